@@ -1,0 +1,1 @@
+"""Domains: what an example, a system and a budget are."""

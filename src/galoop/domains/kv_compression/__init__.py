@@ -1,0 +1,1 @@
+"""KV-cache compression on kvpress."""

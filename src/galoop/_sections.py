@@ -1,0 +1,221 @@
+"""The tables of the experiment file. Each key: type, bounds, default, one sentence."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+#: Marks a knob that may change between two runs of the same command on one run folder.
+FREE: dict[str, Any] = {"resume": "free"}
+
+Names = Annotated[
+    tuple[str, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
+]
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Level = Annotated[float, Field(gt=0.0, lt=0.5)]
+Cap = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A table of the experiment file: unknown keys and wrong types are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class ModelConfig(Section):
+    """The language model: φ itself, and what the artifact approximates."""
+
+    name: str = Field(
+        "smollm2-135m",
+        min_length=1,
+        description="An embedded model (`gal list models`), a hub name, a folder, or a .gguf file.",
+    )
+    dtype: Literal["auto", "bfloat16", "float32", "float16"] = Field(
+        "auto", description="`auto`: bfloat16 where the processor computes in it, else float32."
+    )
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu, cuda, or cuda:N.")
+    threads: int = Field(
+        0, ge=0, description="Threads of torch; 0 leaves the choice to torch. Part of the result."
+    )
+
+
+class ArtifactConfig(Section):
+    """The algorithm under test, A₀, and the budget that every later one must keep."""
+
+    start: str = Field(
+        "compactor",
+        min_length=1,
+        description="A name (`gal list artifacts`), a press expression, or an artifact folder.",
+    )
+    compression_ratio: float = Field(
+        0.75,
+        ge=0.0,
+        lt=1.0,
+        description="Fraction of the KV cache that is dropped; 0.75 is 4x compression.",
+    )
+
+    @property
+    def budget(self) -> dict[str, float]:
+        """The budget as artifacts state it."""
+        return {"compression_ratio": self.compression_ratio}
+
+
+class CriterionConfig(Section):
+    """When an example set counts as a failure of the artifact."""
+
+    tau0: Probability = Field(0.8, description="Least accuracy of the reference (τ₀).")
+    tau: Probability = Field(0.3, description="Least gap, reference minus artifact (τ).")
+
+
+class DiscriminatorConfig(Section):
+    """The search for probes on which the artifact loses what the reference solves."""
+
+    search: str = Field("gepa", min_length=1, description="Search engine (`gal list searches`).")
+    proposer: str = Field(
+        "grammar", min_length=1, description="Who writes probes (`gal list proposers`)."
+    )
+    length: int = Field(256, ge=32, description="Length of a context to build for, in tokens.")
+    screen_examples: int = Field(
+        10, ge=2, description="Examples a candidate is screened on; estimates for the search only."
+    )
+    max_candidates: Cap = Field(
+        60, description="Hard cap: probe programs evaluated in a round.", json_schema_extra=FREE
+    )
+    max_evaluations: Cap | None = Field(
+        None, description="Hard cap: evaluations in a round.", json_schema_extra=FREE
+    )
+    max_seconds: float | None = Field(
+        None,
+        gt=0,
+        description="Hard cap: wall time of a round. Ends a run at a machine-dependent point.",
+        json_schema_extra=FREE,
+    )
+    max_dollars: float | None = Field(
+        None, ge=0, description="Hard cap: proposal costs in a round.", json_schema_extra=FREE
+    )
+    patience: int = Field(
+        0, ge=0, description="Stop after this many candidates without a better one; 0 never stops."
+    )
+    exploration: bool = Field(
+        False, description="Add the exploration paragraph to the proposer's background."
+    )
+    seed_probe: str = Field(
+        "", description="A probe file to start from (seeded); empty starts from nothing (seedless)."
+    )
+
+
+class AdmissionConfig(Section):
+    """The test on fresh seeds that a found probe must pass to become a slice."""
+
+    examples: int = Field(40, ge=5, description="Fresh examples of one admission attempt.")
+    sealed: int = Field(
+        40, ge=5, description="Further examples of an admitted slice, opened once a generation."
+    )
+    alpha: Level = Field(
+        0.05, description="Total error level; attempt k of a round spends 6α/(π²k²) of it."
+    )
+    attempts: int = Field(5, ge=1, description="Most admission attempts in a round.")
+
+
+class GeneratorConfig(Section):
+    """The search for an algorithm that repairs the slices at the same budget."""
+
+    search: str = Field("gepa", min_length=1, description="Search engine (`gal list searches`).")
+    proposer: str = Field(
+        "grammar", min_length=1, description="Who writes artifacts (`gal list proposers`)."
+    )
+    examples: int = Field(
+        20, ge=2, description="Primary set: examples of each slice that every candidate answers."
+    )
+    max_candidates: Cap = Field(
+        60, description="Hard cap: artifacts evaluated in a round.", json_schema_extra=FREE
+    )
+    max_evaluations: Cap | None = Field(
+        None, description="Hard cap: evaluations in a round.", json_schema_extra=FREE
+    )
+    max_seconds: float | None = Field(
+        None,
+        gt=0,
+        description="Hard cap: wall time of a round. Ends a run at a machine-dependent point.",
+        json_schema_extra=FREE,
+    )
+    max_dollars: float | None = Field(
+        None, ge=0, description="Hard cap: proposal costs in a round.", json_schema_extra=FREE
+    )
+    patience: int = Field(
+        0, ge=0, description="Stop after this many candidates without a better one; 0 never stops."
+    )
+    promising: Probability = Field(
+        0.1,
+        description="Gain over the parent on the primary set from which the suites are also run.",
+    )
+    alpha: Level = Field(
+        0.05, description="Level of the improvement test (exact McNemar, one-sided)."
+    )
+    attempts: int = Field(3, ge=1, description="Most candidates of a round taken to the gate.")
+
+
+class GateConfig(Section):
+    """The regression test: each suite component must be non-inferior to the start artifact."""
+
+    suites: Names = Field(("ruler",), description="Regression suites (`gal list suites`).")
+    components: Names = Field(
+        ("niah_single_1", "niah_multikey_2", "niah_multikey_3", "vt", "cwe", "fwe"),
+        description="Components of the suites; an empty list takes them all.",
+    )
+    examples: int = Field(32, ge=5, description="Examples of each component.")
+    length: int = Field(256, ge=32, description="Length of a suite's contexts, in tokens.")
+    delta: Probability = Field(
+        0.1, description="Tolerated loss δ: the lower bound of (new - old) must be above -δ."
+    )
+    alpha: Level = Field(0.05, description="Level of the one-sided non-inferiority test.")
+    reference_floor: Probability = Field(
+        0.3, description="Components on which φ scores below this are shown and do not gate."
+    )
+
+
+class LoopConfig(Section):
+    """How often discriminator and generator take turns."""
+
+    rounds: int = Field(2, ge=1, le=100, description="Rounds.", json_schema_extra=FREE)
+
+
+class EvaluationConfig(Section):
+    """How answers are computed."""
+
+    repeats: int = Field(
+        1, ge=1, description="Answers per example; more than one for stochastic systems."
+    )
+    max_new_tokens: int = Field(16, ge=1, le=4096, description="Length of a probe's answer.")
+    decode_batch: int = Field(
+        32, ge=1, description="Most systems and examples that share one decoding step."
+    )
+    capture_memory_mb: int = Field(
+        2048,
+        ge=64,
+        description="Memory for captured prefills that are kept for replay.",
+        json_schema_extra=FREE,
+    )
+    exact_margin: float = Field(
+        0.25,
+        ge=0.0,
+        description="Batched steps whose two best logits are closer than this are redone alone.",
+    )
+
+
+class IsolationConfig(Section):
+    """How candidate code is run."""
+
+    require: bool = Field(
+        False,
+        description="Refuse to run candidate code in plain processes.",
+        json_schema_extra=FREE,
+    )
+    tier: Literal["auto", "bubblewrap", "landlock", "plain"] = Field(
+        "auto",
+        description="`auto` takes the strongest that works (`gal doctor`).",
+        json_schema_extra=FREE,
+    )
+    seconds: float = Field(30.0, gt=0, description="Time limit of one candidate's step.")
+    memory_mb: int = Field(2048, ge=128, description="Memory limit of one candidate.")

@@ -1,0 +1,191 @@
+"""Checks of a probe's source that need not run it.
+
+They give an early, readable reason. They are no barrier: the sandbox is.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from dataclasses import dataclass
+
+from galoop.domains.text.contract import ALLOWED_MODULES, ProbeRules
+
+_FORBIDDEN_CALLS = frozenset(
+    {
+        "__import__",
+        "breakpoint",
+        "compile",
+        "delattr",
+        "eval",
+        "exec",
+        "exit",
+        "globals",
+        "id",
+        "input",
+        "locals",
+        "open",
+        "quit",
+        "setattr",
+        "vars",
+    }
+)
+# Their results change from one run to the next without changing between two runs of one second.
+_CLOCK = frozenset({"now", "today", "utcnow"})
+_UNSEEDED = frozenset({"SystemRandom"})
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Why a probe was turned down.
+
+    ``code`` is one stable word for records and for learning proposers; ``reason`` is for reading
+    and says what to do.
+    """
+
+    code: str
+    reason: str
+
+
+def check_source(source: str, rules: ProbeRules) -> Rejection | None:
+    """Return the first static fault of ``source``, or None."""
+    if not isinstance(source, str) or not source.strip():
+        return Rejection("empty", "the probe is empty: write a Python file that defines build")
+    if len(source) > rules.max_source_chars:
+        return Rejection(
+            "too-long-source",
+            f"the probe has {len(source)} characters, at most {rules.max_source_chars} are "
+            "allowed: generate the text in code instead of spelling it out",
+        )
+    try:
+        with warnings.catch_warnings():
+            # A bad escape in a candidate is no message to our user.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source, filename="probe.py")
+    except SyntaxError as error:
+        where = f" (line {error.lineno})" if error.lineno else ""
+        return Rejection(
+            "syntax",
+            f"the probe does not parse: {error.msg}{where}: correct the syntax of the file",
+        )
+    except (ValueError, RecursionError, MemoryError) as error:
+        return Rejection(
+            "syntax", f"the probe does not parse: {error}: write a plain, smaller Python file"
+        )
+    return _check_build(tree) or _check_nodes(tree)
+
+
+def _check_build(tree: ast.Module) -> Rejection | None:
+    wanted = "def build(rng, length, count_tokens)"
+    found = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and node.name == "build"
+    ]
+    if not found:
+        return Rejection("no-build", f"the probe defines no build: add `{wanted}` at the top level")
+    node = found[-1]
+    if not isinstance(node, ast.FunctionDef):
+        return Rejection(
+            "wrong-signature", f"build has to be a plain function: write it as `{wanted}`"
+        )
+    arguments = node.args
+    names = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]]
+    plain = not (arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults)
+    if len(names) != 3 or not plain:
+        return Rejection(
+            "wrong-signature",
+            f"build takes ({ast.unparse(arguments)}) in line {node.lineno}: it has to take "
+            f"exactly three positional parameters, `{wanted}`",
+        )
+    for inner in _own_nodes(node):
+        if isinstance(inner, ast.Yield | ast.YieldFrom):
+            return Rejection(
+                "wrong-signature",
+                f"build is a generator (line {inner.lineno}): return one dict for each call",
+            )
+    return None
+
+
+def _own_nodes(function: ast.FunctionDef) -> list[ast.AST]:
+    """Nodes of a function's body without those of functions defined within it."""
+    found: list[ast.AST] = []
+    queue: list[ast.AST] = list(function.body)
+    while queue:
+        node = queue.pop()
+        found.append(node)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            queue.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def _check_nodes(tree: ast.Module) -> Rejection | None:
+    has_clock = any(
+        isinstance(node, ast.Import | ast.ImportFrom) and "datetime" in ast.unparse(node)
+        for node in ast.walk(tree)
+    )
+    for node in ast.walk(tree):
+        fault = None
+        if isinstance(node, ast.Import):
+            fault = _check_import([alias.name for alias in node.names], node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            fault = _check_import([module], node.lineno) or _check_imported(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            # Calls only: `id` and `input` are popular names of variables.
+            if node.func.id in _FORBIDDEN_CALLS:
+                fault = _not_allowed(node.func.id, node.lineno)
+        elif isinstance(node, ast.Attribute):
+            fault = _check_attribute(node, has_clock)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _check_import(modules: list[str], line: int) -> Rejection | None:
+    for module in modules:
+        if module.split(".")[0] not in ALLOWED_MODULES:
+            return Rejection(
+                "import",
+                f"the probe imports {module} in line {line}: only "
+                f"{', '.join(ALLOWED_MODULES[1:])} may be imported",
+            )
+    return None
+
+
+def _check_imported(node: ast.ImportFrom) -> Rejection | None:
+    for alias in node.names:
+        if alias.name in _UNSEEDED:
+            return _unseeded(alias.name, node.lineno)
+    return None
+
+
+def _check_attribute(node: ast.Attribute, has_clock: bool) -> Rejection | None:
+    name = node.attr
+    if name in _UNSEEDED:
+        return _unseeded(name, node.lineno)
+    if has_clock and name in _CLOCK:
+        return Rejection(
+            "not-deterministic",
+            f"the probe reads the clock (.{name} in line {node.lineno}): start from a fixed date, "
+            "so that the same seed gives the same example tomorrow",
+        )
+    if name.startswith("__") and name.endswith("__") and name not in ("__name__", "__init__"):
+        return _not_allowed(name, node.lineno)
+    return None
+
+
+def _unseeded(name: str, line: int) -> Rejection:
+    return Rejection(
+        "not-deterministic",
+        f"the probe uses {name} in line {line}, which no seed reaches: use the rng argument",
+    )
+
+
+def _not_allowed(name: str, line: int) -> Rejection:
+    return Rejection(
+        "not-allowed",
+        f"the probe uses {name} in line {line}, which probes may not: build the text from rng, "
+        "strings and lists alone",
+    )

@@ -17,7 +17,7 @@ import math
 from galoop.errors import InfrastructureError, UsageError
 
 # A bet of at most this fraction of what the worst outcome could take keeps the capital positive.
-_MOST = 0.5
+_MOST = 0.75
 _PRIOR_VARIANCE = 0.25
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import types
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, Self, Union, get_args, get_origin, get_type_hints
 
 from galoop.errors import StoreError
 
@@ -46,7 +45,7 @@ class Record:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild what :meth:`to_json` wrote; fields that are absent take their defaults."""
-        hints = _hints(cls)
+        hints = get_type_hints(cls)
         return cls(**{name: _build(hints[name], data[name]) for name in hints if name in data})
 
 
@@ -374,11 +373,6 @@ def read_result(run_dir: Path) -> LoopResult:
         return LoopResult.from_json(data)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise StoreError(f"{path}: not a result of galoop: {error}") from None
-
-
-@cache
-def _hints(cls: Hashable) -> dict[str, Any]:
-    return get_type_hints(cast(type, cls))
 
 
 def _build(hint: Any, value: Any) -> Any:

@@ -1,0 +1,83 @@
+"""``gal replay``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+EPILOG = """\b
+Exit codes:
+  0  every artifact was scored
+  1  an artifact broke its contract or its budget
+  2  interrupted
+  3  infrastructure: a model, the store or the isolation failed
+  4  usage: a wrong flag, folder or name
+  5  nothing was evaluated"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("slice_dir", metavar="SLICE", type=click.Path(path_type=Path))
+@click.option(
+    "--artifact",
+    "artifacts",
+    multiple=True,
+    required=True,
+    help="A name, a press expression or a folder. May be repeated.",
+)
+@click.option("--model", default=None, help="Model name [default: the slice's own].")
+@click.option(
+    "--dtype",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "bfloat16", "float32", "float16"]),
+)
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+@click.option(
+    "--compression-ratio",
+    type=click.FloatRange(0.0, 1.0, max_open=True),
+    default=None,
+    help="Budget [default: the slice's own].",
+)
+@click.option("--limit", type=click.IntRange(min=1), default=None, help="First N examples only.")
+@click.option("--require-isolation", is_flag=True, help="Refuse to run code in plain processes.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def command(
+    slice_dir: Path,
+    artifacts: tuple[str, ...],
+    model: str | None,
+    dtype: str,
+    device: str,
+    compression_ratio: float | None,
+    limit: int | None,
+    require_isolation: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Run a slice against any artifact and model.
+
+    SLICE is a slice folder (benchmark/B1 of a run folder).
+    """
+    from galoop.errors import ExitCode
+    from galoop.loop import replay
+    from galoop.report import progress, terminal
+
+    with progress.for_stream(quiet=quiet) as view:
+        result = replay(
+            slice_dir,
+            artifacts,
+            model=model,
+            dtype=dtype,
+            device=device,
+            compression_ratio=compression_ratio,
+            limit=limit,
+            require_isolation=require_isolation,
+            progress=view,
+        )
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=1, ensure_ascii=False))
+    else:
+        terminal.print_replay(result)
+    return ExitCode.FAILED if any(row.invalid for row in result.rows) else ExitCode.OK

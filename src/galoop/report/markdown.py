@@ -1,0 +1,151 @@
+"""A result as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from galoop.report.model import GenerationReport, LoopResult, LoopTable, PrintedExample, SliceReport
+from galoop.report.words import (
+    cell_short,
+    cell_words,
+    dollars,
+    number,
+    p_words,
+    rejected_words,
+    shorten,
+)
+
+
+def render(result: LoopResult) -> str:
+    """A result as a Markdown document."""
+    return "\n".join(_lines(result)) + "\n"
+
+
+def table(data: LoopTable) -> str:
+    """The table alone, as a Markdown table."""
+    titles = ["", *(c.title + (f" ({c.note})" if c.note else "") for c in data.columns)]
+    lines = [_row(titles), "|" + " --- |" * len(titles)]
+    lines += [_row([row.title, *(cell_short(cell) for cell in row.cells)]) for row in data.rows]
+    return "\n".join(lines)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(_escape(cell) for cell in cells) + " |"
+
+
+def _escape(text: str) -> str:
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").split())
+
+
+def _fence(text: str, language: str = "") -> list[str]:
+    """A fenced block whose fence is longer than any run of backticks inside."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return ["", f"{fence}{language}", text.rstrip("\n"), fence]
+
+
+def _lines(result: LoopResult) -> Iterable[str]:
+    p = result.provenance
+    budget = ", ".join(f"{k} {v:g}" for k, v in p.budget.items())
+    yield f"# {p.name}"
+    yield ""
+    yield f"{p.start} at {budget} on {p.model} ({p.dtype}), seed {p.seed}."
+    if result.status != "complete":
+        yield "\n**Stopped before its end; these are the figures so far.**"
+    yield ""
+    yield table(result.table)
+    yield ""
+    yield "Mean score, 95% interval, number of examples; from examples that no search saw."
+    if result.summary:
+        yield f"\n{result.summary}"
+    for note in result.notes:
+        yield f"\n> {note}"
+    for item in result.slices:
+        yield from _slice(item)
+    for generation in result.generations:
+        yield from _generation(generation)
+    yield from _rest(result)
+
+
+def _slice(item: SliceReport) -> Iterable[str]:
+    a = item.admission
+    yield f"\n## {item.name}: found in round {item.round} against {item.against}"
+    yield f"\n{item.words}"
+    yield (
+        f"\nAdmitted on {a.n} fresh examples (attempt {a.attempt}): reference "
+        f"{cell_words(a.reference)}; {item.against} {cell_words(a.artifact)}; gap "
+        f"{cell_words(a.gap)}, at least {number(a.gap_lower)}. The search had seen a gap of "
+        f"{number(item.screening_gap)}."
+    )
+    yield from _example(item.example, item.against)
+    yield "\nThe probe:"
+    yield from _fence(item.source, "python")
+
+
+def _example(example: PrintedExample, against: str) -> Iterable[str]:
+    yield f"\nOne example (seed {example.seed}):"
+    context = "".join(segment.text for segment in shorten(example.context, example.evidence))
+    yield from _fence(context)
+    yield ""
+    yield f"- question: {_escape(example.question)}"
+    yield f"- gold: {_escape(', '.join(example.gold))}"
+    yield f"- reference: {_escape(example.reference)}"
+    yield f"- {against}: {_escape(example.artifact)}"
+
+
+def _generation(item: GenerationReport) -> Iterable[str]:
+    verdict = "accepted" if item.accepted else "not accepted"
+    yield f"\n## {item.name}: {verdict}, from {item.parent}"
+    yield f"\n{item.words}"
+    if item.reason:
+        yield f"\n{item.reason}"
+    if item.changes:
+        yield ""
+    for change in item.changes:
+        yield (
+            f"- {change.slice}: {cell_short(change.old)} → {cell_short(change.new)}; "
+            f"{change.gained} gained, {change.lost} lost, {p_words(change.p_value)}"
+        )
+    if item.components:
+        yield "\n| component | verdict | old | new | lower bound | -δ | n |"
+        yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for c in item.components:
+        yield _row(
+            [
+                c.component,
+                c.status + (f": {c.reason}" if c.reason else ""),
+                number(c.old.estimate),
+                number(c.new.estimate),
+                number(c.difference.low),
+                number(-c.delta),
+                str(c.n),
+            ]
+        )
+    if item.diff:
+        yield from _fence(item.diff, "diff")
+
+
+def _rest(result: LoopResult) -> Iterable[str]:
+    groups = rejected_words(result)
+    if groups:
+        yield "\n## Rejected candidates"
+    for title, rows in groups:
+        yield f"\n{title}:\n"
+        yield from (f"- {count} × {_escape(reason)}" for reason, count in rows)
+    if result.ledger:
+        yield "\n## Ledger\n"
+        yield "| stage | who | kind | count | evaluations | tokens | dollars |"
+        yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for row in result.ledger:
+        yield _row(
+            [
+                row.stage,
+                row.who,
+                row.kind,
+                str(row.count),
+                str(row.evaluations),
+                str(row.input_tokens + row.output_tokens),
+                dollars(row.dollars),
+            ]
+        )

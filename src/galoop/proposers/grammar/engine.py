@@ -123,7 +123,7 @@ class MoveContext(Generic[Tree]):
     known: tuple[tuple[Tree, Feedback], ...] = field(default=())
 
     def partner(self, other_than: Tree) -> Tree | None:
-        """A tree to cross with, better ones more often (binary tournament); None if there is none."""
+        """A tree to cross with, better ones more often (a tournament of two), or None."""
         pool = [entry for entry in self.known if entry[0] != other_than]
         if not pool:
             return None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from galoop.report import plot
 from galoop.report.model import Cell, LoopResult, LoopTable
@@ -11,6 +14,7 @@ from galoop.report.words import (
     dollars,
     number,
     p_words,
+    pretty,
     rejected_words,
     shorten,
 )
@@ -29,7 +33,13 @@ def render(result: LoopResult) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        num=number, cell=cell_words, dollars=dollars, p=p_words, diff=diff_lines
+        num=number,
+        cell=cell_words,
+        dollars=dollars,
+        p=p_words,
+        diff=diff_lines,
+        pretty=pretty,
+        code=code_spans,
     )
     return environment.get_template("report.html.j2").render(
         r=result,
@@ -41,6 +51,11 @@ def render(result: LoopResult) -> str:
         shorten=shorten,
         rejected=rejected_words(result),
     )
+
+
+def code_spans(text: str) -> Markup:
+    """Escaped text in which `` `x` `` stands as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def diff_lines(diff: str) -> list[tuple[str, str]]:

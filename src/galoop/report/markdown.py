@@ -11,6 +11,7 @@ from galoop.report.words import (
     dollars,
     number,
     p_words,
+    pretty,
     rejected_words,
     shorten,
 )
@@ -70,15 +71,15 @@ def _lines(result: LoopResult) -> Iterable[str]:
 
 def _slice(item: SliceReport) -> Iterable[str]:
     a = item.admission
-    yield f"\n## {item.name}: found in round {item.round} against {item.against}"
+    yield f"\n## {pretty(item.name)}: found in round {item.round} against {pretty(item.against)}"
     yield f"\n{item.words}"
     yield (
         f"\nAdmitted on {a.n} fresh examples (attempt {a.attempt}): reference "
-        f"{cell_words(a.reference)}; {item.against} {cell_words(a.artifact)}; gap "
+        f"{cell_words(a.reference)}; {pretty(item.against)} {cell_words(a.artifact)}; gap "
         f"{cell_words(a.gap)}, at least {number(a.gap_lower)}. The search had seen a gap of "
         f"{number(item.screening_gap)}."
     )
-    yield from _example(item.example, item.against)
+    yield from _example(item.example, pretty(item.against))
     yield "\nThe probe:"
     yield from _fence(item.source, "python")
 
@@ -96,7 +97,7 @@ def _example(example: PrintedExample, against: str) -> Iterable[str]:
 
 def _generation(item: GenerationReport) -> Iterable[str]:
     verdict = "accepted" if item.accepted else "not accepted"
-    yield f"\n## {item.name}: {verdict}, from {item.parent}"
+    yield f"\n## {item.name}: {verdict}, from {pretty(item.parent)}"
     yield f"\n{item.words}"
     if item.reason:
         yield f"\n{item.reason}"
@@ -104,7 +105,7 @@ def _generation(item: GenerationReport) -> Iterable[str]:
         yield ""
     for change in item.changes:
         yield (
-            f"- {change.slice}: {cell_short(change.old)} → {cell_short(change.new)}; "
+            f"- {pretty(change.slice)}: {cell_short(change.old)} → {cell_short(change.new)}; "
             f"{change.gained} gained, {change.lost} lost, {p_words(change.p_value)}"
         )
     if item.components:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from galoop.report.model import Cell, LoopTable
-from galoop.report.words import cell_words
+from galoop.report.words import cell_words, title_lines
 
 #: Reference first, then the artifacts in order; the last colour repeats. Tell apart in grey, too.
 COLOURS = ("#9aa1ab", "#c8553d", "#e0a030", "#2a7f9e", "#1f5c57", "#6b4e8f")
@@ -92,12 +92,8 @@ def _bar(x: float, cell: Cell, fill: str, title: str) -> list[str]:
 
 def _label(x: float, title: str) -> list[str]:
     """A column's title below its bars, in two lines where it is long."""
-    lines = [title]
-    if len(title) > 10 and "_" in title:
-        cut = title.index("_", 1) + 1
-        lines = [title[:cut], title[cut:]]
     return [
         f'<text x="{x:g}" y="{_TOP + _HEIGHT + 17 + 14 * k}" text-anchor="middle" '
         f'class="label">{escape(line)}</text>'
-        for k, line in enumerate(lines)
+        for k, line in enumerate(title_lines(title, 10))
     ]

@@ -26,8 +26,10 @@ from galoop.report.words import (
     dollars,
     number,
     p_words,
+    pretty,
     rejected_words,
     shorten,
+    title_lines,
 )
 
 _STATUS = {"pass": "green", "fail": "red", "inconclusive": "yellow", "not gating": "dim"}
@@ -107,7 +109,7 @@ def _tables(table: LoopTable, width: int) -> Iterable[RenderableType]:
 
 
 def _title(column: Column) -> list[str]:
-    return [column.title, *([column.note] if column.note else [])]
+    return [*title_lines(column.title), *([column.note] if column.note else [])]
 
 
 def _piece(table: LoopTable, indices: list[int]) -> RenderableType:
@@ -135,17 +137,19 @@ def _heading(text: str) -> Text:
 
 
 def _slice(item: SliceReport) -> Iterable[RenderableType]:
-    yield _heading(f"{item.name}: found in round {item.round} against {item.against}")
+    yield _heading(
+        f"{pretty(item.name)}: found in round {item.round} against {pretty(item.against)}"
+    )
     yield Text(item.words)
     a = item.admission
     yield Text(
         f"admitted on {a.n} fresh examples (attempt {a.attempt}): reference "
-        f"{cell_words(a.reference)}; {item.against} {cell_words(a.artifact)}; gap "
+        f"{cell_words(a.reference)}; {pretty(item.against)} {cell_words(a.artifact)}; gap "
         f"{cell_words(a.gap)}, at least {number(a.gap_lower)}. The search had seen a gap of "
         f"{number(item.screening_gap)}.",
         style="dim",
     )
-    yield _example(item.example, item.against)
+    yield _example(item.example, pretty(item.against))
 
 
 def _example(example: PrintedExample, against: str) -> RenderableType:
@@ -168,13 +172,13 @@ def _example(example: PrintedExample, against: str) -> RenderableType:
 
 def _generation(item: GenerationReport) -> Iterable[RenderableType]:
     verdict = "accepted" if item.accepted else "not accepted"
-    yield _heading(f"{item.name}: {verdict}, from {item.parent}")
+    yield _heading(f"{item.name}: {verdict}, from {pretty(item.parent)}")
     yield Text(item.words)
     if item.reason:
         yield Text(item.reason, style="dim")
     for change in item.changes:
         yield Text(
-            f"{change.slice}: {cell_short(change.old)} → {cell_short(change.new)}; "
+            f"{pretty(change.slice)}: {cell_short(change.old)} → {cell_short(change.new)}; "
             f"{change.gained} gained, {change.lost} lost, {p_words(change.p_value)}"
         )
     if item.measured:

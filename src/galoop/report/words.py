@@ -8,11 +8,29 @@ from typing import Literal
 
 from galoop.report.model import Cell, GenerationReport, LoopResult, LoopTable, SliceReport
 
+_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+
+
+def pretty(key: str) -> str:
+    """``A0`` -> ``A₀``, ``B12`` -> ``B₁₂``; anything else as it is."""
+    if len(key) > 1 and key[0] in "AB" and key[1:].isdigit():
+        return key[0] + key[1:].translate(_SUBSCRIPTS)
+    return key
+
 
 def number(value: float) -> str:
     """Two decimals; a plain zero has no sign."""
     text = f"{value:.2f}"
     return "0.00" if text == "-0.00" else text
+
+
+def title_lines(title: str, width: int = 12) -> list[str]:
+    """A long title in two lines, broken after an underscore near its middle."""
+    cuts = [i + 1 for i, c in enumerate(title) if c == "_" and 0 < i < len(title) - 1]
+    if len(title) <= width or not cuts:
+        return [title]
+    cut = min(cuts, key=lambda i: abs(i - len(title) / 2))
+    return [title[:cut], title[cut:]]
 
 
 def cell_words(cell: Cell) -> str:
@@ -51,8 +69,8 @@ def summary(
 def _slice_sentence(table: LoopTable, item: SliceReport) -> str:
     reference, artifact = _cells(table, item)
     return (
-        f"Round {item.round} found {item.name}, on which the reference scores "
-        f"{cell_words(reference)}, and {item.against} {cell_words(artifact)}."
+        f"Round {item.round} found {pretty(item.name)}, on which the reference scores "
+        f"{cell_words(reference)}, and {pretty(item.against)} {cell_words(artifact)}."
     )
 
 
@@ -75,7 +93,7 @@ def _generation_sentence(item: GenerationReport) -> str:
     if not item.accepted:
         return f"No artifact of round {item.round} was accepted: {item.reason.rstrip('.')}."
     moves = [
-        f"{number(change.old.estimate)} → {number(change.new.estimate)} on {change.slice}"
+        f"{number(change.old.estimate)} → {number(change.new.estimate)} on {pretty(change.slice)}"
         for change in item.changes
     ]
     gating = [c for c in item.components if c.status != "not gating"]
@@ -92,7 +110,7 @@ class Segment:
     kind: Literal["text", "evidence", "cut"]
 
 
-def shorten(context: str, evidence: Sequence[str], around: int = 160) -> list[Segment]:
+def shorten(context: str, evidence: Sequence[str], around: int = 120) -> list[Segment]:
     """A context with its evidence whole, some text around it, and the rest left out.
 
     Parameters
@@ -101,7 +119,8 @@ def shorten(context: str, evidence: Sequence[str], around: int = 160) -> list[Se
     evidence : sequence of str
         Passages of the context; one that does not occur is passed over.
     around : int
-        Characters kept on both sides of each passage, at the start and at the end.
+        Characters kept on both sides of each passage, at the start and at the end; widened to
+        whole lines where lines are short, else to whole words.
 
     Returns
     -------
@@ -109,14 +128,14 @@ def shorten(context: str, evidence: Sequence[str], around: int = 160) -> list[Se
         In order. The text and evidence segments are substrings of the context.
     """
     marks = bytearray(len(context))  # 0 left out, 1 kept, 2 evidence
-    ends = [(0, min(around, len(context))), (max(0, len(context) - around), len(context))]
+    ends = [(0, around), (len(context) - around, len(context))]
     spans = _spans(context, evidence)
-    for start, end in [*ends, *((max(0, a - around), b + around) for a, b in spans)]:
-        start, end = _whole_words(context, start, min(end, len(context)))
+    for start, end in [*ends, *((a - around, b + around) for a, b in spans)]:
+        start, end = _widen(context, max(0, start), min(end, len(context)))
         marks[start:end] = b"\1" * (end - start)
     for start, end in spans:
         marks[start:end] = b"\2" * (end - start)
-    return _segments(context, marks, least_cut=40)
+    return _segments(context, marks)
 
 
 def _spans(context: str, evidence: Sequence[str]) -> list[tuple[int, int]]:
@@ -128,24 +147,36 @@ def _spans(context: str, evidence: Sequence[str]) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def _whole_words(context: str, start: int, end: int) -> tuple[int, int]:
-    """Widen a span to the next blanks, so that no word is cut."""
+_SHORT_LINE = 120
+_LEAST_CUT = 40
+
+
+def _widen(context: str, start: int, end: int) -> tuple[int, int]:
+    """Widen a span to whole lines, or to whole words where the line is long."""
+    line_start = context.rfind("\n", 0, start) + 1
+    line_end = context.find("\n", end) + 1 or len(context)
+    if start - line_start <= _SHORT_LINE:
+        start = line_start
     while start > 0 and not context[start - 1].isspace():
         start -= 1
+    if line_end - end <= _SHORT_LINE:
+        return start, line_end
     while end < len(context) and not context[end].isspace():
         end += 1
     return start, end
 
 
-def _segments(context: str, marks: bytearray, least_cut: int) -> list[Segment]:
+def _segments(context: str, marks: bytearray) -> list[Segment]:
     found: list[Segment] = []
     start = 0
     for i in range(1, len(marks) + 1):
         if i < len(marks) and marks[i] == marks[start]:
             continue
         text, mark = context[start:i], marks[start]
-        if mark == 0 and i - start >= least_cut:
-            found.append(Segment(f"[… {i - start} characters …]", "cut"))
+        if mark == 0 and i - start >= _LEAST_CUT:
+            before = "" if start == 0 or context[start - 1].isspace() else " "
+            after = "\n" if text.endswith("\n") else " "
+            found.append(Segment(f"{before}[… {i - start} characters …]{after}", "cut"))
         else:
             found.append(Segment(text, "evidence" if mark == 2 else "text"))
         start = i

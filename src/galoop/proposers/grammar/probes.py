@@ -45,10 +45,13 @@ package. What it cannot say: reasoning other than following references, arithmet
 translation, other languages than English.
 """
 
-HOPS = ("1", "1", "1", "1", "2", "3")
-ASKED = (1, 1, 1, 1, 2, 3)
-VALUES_PER_KEY = (1, 1, 1, 1, 2, 3)
-STALE = (0, 0, 0, 1, 2)
+FEWEST_TOKENS_AN_ENTRY = 8
+PLAIN = 0.5
+FEW = (1, 2, 3, 4)
+HOPS = ("1", "2", "3")
+ASKED = (1, 1, 1, 2, 3)
+VALUES_PER_KEY = (1, 1, 1, 2, 3)
+STALE = (0, 0, 1, 2)
 EASIER = "make it easier"
 EASY_MOVES = (EASIER, "fewer entries", "shorter value", "answer prefix")
 LOW_REFERENCE = 0.5
@@ -98,7 +101,8 @@ class ProbeGrammar(GrammarProposer[Program]):
         def pick(slot: str, options: Sequence[str]) -> str:
             return self.pick(slot, options, context)
 
-        direction = pick("direction", (space.DIRECTIONS[0],) * 3 + space.DIRECTIONS[1:])
+        plain = rng.random() < PLAIN
+        directions = space.DIRECTIONS[:1] if plain else space.DIRECTIONS
         program = Program(
             value=Value(
                 pick("value", space.VALUE_KINDS),
@@ -108,19 +112,19 @@ class ProbeGrammar(GrammarProposer[Program]):
             key=pick("key", space.KEY_KINDS),
             entry=Entry(
                 pick("form", space.FORMS),
-                rng.choice(VALUES_PER_KEY),
-                rng.choice(STALE),
+                1 if plain else rng.choice(VALUES_PER_KEY),
+                0 if plain else rng.choice(STALE),
                 rng.choice(space.STATUSES),
             ),
-            count=rng.choice(space.COUNTS),
-            hops=int(pick("hops", HOPS)),
+            count=rng.choice(FEW if plain else space.COUNTS),
+            hops=int(pick("hops", HOPS[:1] if plain else HOPS)),
             filler=Filler(pick("filler", space.FILLERS), rng.choice(space.FILLER_SENTENCES)),
             placement=Placement(pick("asked spot", space.SPOTS), pick("other spots", space.OTHERS)),
             ask=Ask(
                 rng.choice(space.QUESTIONS),
                 pick("prefix", space.PREFIXES),
-                direction,
-                rng.choice(ASKED),
+                pick("direction", directions),
+                1 if plain else rng.choice(ASKED),
             ),
             attribute=rng.randrange(4),
             words=rng.randrange(10**6),
@@ -164,7 +168,11 @@ class ProbeGrammar(GrammarProposer[Program]):
         return Candidate("probe", {name: edited.source}, edited.note)
 
     def excluded(self, tree: Program, candidate: Candidate, request: Any) -> bool:
-        """Frozen programs are not proposed again, nor is one with the same tree."""
+        """Frozen programs, whatever their words, and entries too few to fill the text."""
+        if tree.filler.kind == "more entries":
+            entries = tree.count * (1 + tree.entry.stale)
+            if entries * FEWEST_TOKENS_AN_ENTRY < request.task.length:
+                return True
         mine = space.identity(tree)
         return any(space.identity(old) == mine for old in self._frozen(request.task.frozen))
 

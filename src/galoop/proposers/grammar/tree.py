@@ -58,6 +58,7 @@ OTHERS = ("scattered", "beside", "before", "after")
 QUESTIONS = ("what is", "tell me", "according to", "look up", "I need")
 PREFIXES = ("none", "as in the entry", "sentence", "label")
 DIRECTIONS = ("value", "key")
+MOST_ENTRIES = 120
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 
 # How many different keys a program of each kind can draw without running dry.
@@ -241,8 +242,7 @@ def _normalise_sizes(tree: Program) -> Program:
     room = min(KEY_ROOM[tree.key], value_room(value) // (entry.values * (1 + entry.stale)))
     count = max(min(tree.count, room), ask.keys, tree.hops)
     if tree.filler.kind == "more entries":
-        count = max(COUNTS)  # as many as fit
-        count = max(min(count, room), ask.keys, tree.hops)
+        count = max(min(MOST_ENTRIES, room), ask.keys, tree.hops)  # as many as fit
     placement = tree.placement
     if count == 1 and entry.stale == 0 and tree.hops == 1:
         placement = Placement(placement.asked, OTHERS[0])

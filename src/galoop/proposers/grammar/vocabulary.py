@@ -15,15 +15,15 @@ FIRST_NAMES = (
     "Elena Emil Erika Felix Fiona Frank Greta Hanna Hector Helen Hugo Ingrid Irene Ivan Jonas "
     "Julia Karim Laura Leon Lydia Magnus Marta Maya Nadia Nils Nora Olga Oscar Paula Pedro "
     "Quentin Ralph Rosa Samir Silvia Simon Sofia Tara Theo Tomas Ursula Vera Victor Wanda Yusuf"
-).split()  # noqa: SIM905
+).split()
 LAST_NAMES = (
     "Abbott Bauer Bennett Carter Castro Dalton Eriksen Fischer Fontaine Garcia Hansen Hoffman "
     "Ishida Jensen Kaplan Keller Larsen Lindgren Mendez Moreau Nakamura Novak Okafor Petrov "
     "Quinn Ramos Rossi Sato Schultz Silva Tanaka Vogel Weber Yamada Zeller"
-).split()  # noqa: SIM905
+).split()
 MONTHS = (
     "January February March April May June July August September October November December"
-).split()  # noqa: SIM905
+).split()
 
 ATTRIBUTES = {
     "digits": ("access code", "locker number", "badge number", "serial number", "extension"),

@@ -28,7 +28,7 @@ BUDGET_KEYS: dict[str, tuple[float, float]] = {
     "added_latency": (0.0, float("inf")),
 }
 _ARTIFACT_KEYS = ("name", "domain", "entry", "mode")
-_PROVENANCE_KEYS = ("origin", "parent", "note", "license")
+_PROVENANCE_KEYS = ("origin", "parent", "note", "license", "tree")
 
 
 @dataclass(frozen=True)

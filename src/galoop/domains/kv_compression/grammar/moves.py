@@ -1,0 +1,296 @@
+"""How press programs are written and changed. Every function is pure given its chooser."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from galoop.domains.kv_compression.grammar.tree import (
+    BASE,
+    COMBINES,
+    DIVERSE_SOURCES,
+    EITHER_SIGN,
+    FLOORS,
+    FRACTIONS,
+    GRAINS,
+    GUARDS,
+    MAX_SIGNALS,
+    POOLS,
+    SCOPES,
+    SIGNALS,
+    SLOPES,
+    TRANSFORMS,
+    WEIGHTS,
+    WIDTHS,
+    Program,
+    Signal,
+    Value,
+    normalise,
+)
+
+
+class Chooser:
+    """Draws options by slot: what was learned of a slot may tilt the draw.
+
+    Parameters
+    ----------
+    rng : random.Random
+    pick : callable (slot, options) -> option
+    base : str
+        Source of the press that may be wrapped; "" for none.
+    """
+
+    def __init__(
+        self, rng: random.Random, pick: Callable[[str, Sequence[str]], str], base: str = ""
+    ) -> None:
+        self.rng = rng
+        self.base = base
+        self._pick = pick
+
+    def draw(self, slot: str, options: Sequence[Value]) -> Value:
+        """One of ``options``; they are told apart by their ``repr``."""
+        by_name = {repr(option): option for option in options}
+        return by_name[self._pick(slot, list(by_name))]
+
+    def text(self, slot: str, options: Sequence[str]) -> str:
+        """One of several texts."""
+        return str(self.draw(slot, options))
+
+    def number(self, slot: str, options: Sequence[int | float]) -> float:
+        """One of several numbers."""
+        return float(self.draw(slot, options))
+
+    def whole(self, slot: str, options: Sequence[int]) -> int:
+        """One of several whole numbers."""
+        return int(self.draw(slot, options))
+
+    def other(self, slot: str, options: Sequence[Value], current: Value) -> Value:
+        """One of ``options`` that is not the current one."""
+        return self.draw(slot, [o for o in options if o != current])
+
+    def signal_names(self) -> list[str]:
+        """The signals that can be used now."""
+        return [name for name in SIGNALS if name != BASE or self.base]
+
+
+def new_signal(choose: Chooser, avoid: Sequence[str] = ()) -> Signal:
+    """A signal with random options; one that is not in ``avoid`` where possible."""
+    names = [n for n in choose.signal_names() if n not in avoid] or choose.signal_names()
+    name = choose.text("signal", names)
+    options = tuple((k, choose.draw(f"{name}.{k}", v)) for k, v in SIGNALS[name].items())
+    odds = 0.5 if name in EITHER_SIGN else 0.1
+    pool = choose.text("signal pool", POOLS) if choose.rng.random() < 0.5 else "none"
+    return Signal(
+        name,
+        options,
+        sign=-1 if choose.rng.random() < odds else 1,
+        transform=choose.text("transform", TRANSFORMS),
+        pool=pool,
+        width=choose.whole("signal width", WIDTHS),
+        weight=choose.number("weight", WEIGHTS),
+    )
+
+
+def new_program(choose: Chooser) -> Program:
+    """A program from nothing."""
+    signals: list[Signal] = []
+    for _ in range(choose.whole("count", (1, 2, 3))):
+        signals.append(new_signal(choose, [s.name for s in signals]))
+    program = Program(
+        signals=tuple(signals),
+        combine=choose.text("combine", COMBINES),
+        fraction=choose.number("fraction", FRACTIONS),
+        pool=choose.text("pool", POOLS),
+        width=choose.whole("width", WIDTHS),
+        first=choose.whole("first", GUARDS),
+        last=choose.whole("last", GUARDS),
+        base=choose.base,
+    )
+    return normalise(new_scope(new_grain(program, choose), choose))
+
+
+def new_grain(program: Program, choose: Chooser) -> Program:
+    """The same program at another grain: tokens, runs, chunks or a diverse choice."""
+    grain = choose.text("grain", tuple(GRAINS))
+    sizes = GRAINS[grain]
+    size = float(choose.draw(f"grain {grain}", sizes)) if sizes else 0.0
+    source = choose.text("diverse source", DIVERSE_SOURCES)
+    return replace(program, grain=grain, grain_size=size, grain_source=source)
+
+
+def new_scope(program: Program, choose: Chooser) -> Program:
+    """The same program with another way to share the budget over heads and layers."""
+    slope = choose.number("slope", SLOPES) if choose.rng.random() < 0.3 else 0.0
+    return replace(
+        program,
+        scope=choose.text("scope", SCOPES),
+        floor=choose.number("floor", FLOORS),
+        slope=slope,
+    )
+
+
+def add_signal(program: Program, choose: Chooser) -> Program | None:
+    """One signal more."""
+    if len(program.signals) >= MAX_SIGNALS:
+        return None
+    new = new_signal(choose, [s.name for s in program.signals])
+    at = choose.rng.randrange(len(program.signals) + 1)
+    signals = (*program.signals[:at], new, *program.signals[at:])
+    combine = program.combine
+    if len(program.signals) == 1:
+        combine = choose.text("combine", COMBINES)
+    return replace(program, signals=signals, combine=combine, base=program.base or choose.base)
+
+
+def remove_signal(program: Program, choose: Chooser) -> Program | None:
+    """One signal less."""
+    if len(program.signals) < 2:
+        return None
+    at = choose.rng.randrange(len(program.signals))
+    return replace(program, signals=program.signals[:at] + program.signals[at + 1 :])
+
+
+def replace_signal(program: Program, choose: Chooser) -> Program:
+    """Another signal in the place of one; it keeps the weight."""
+    old = choose.rng.choice(program.signals)
+    new = new_signal(choose, [s.name for s in program.signals])
+    changed = _swap(program, old, replace(new, weight=old.weight))
+    return replace(changed, base=program.base or choose.base)
+
+
+def change_option(program: Program, choose: Chooser) -> Program | None:
+    """Another option of one signal: its source, its neighbourhood, its window, …."""
+    open_ = [(s, key) for s in program.signals for key, _ in s.options]
+    if not open_:
+        return None
+    signal, key = choose.rng.choice(open_)
+    space = SIGNALS[signal.name][key]
+    value = choose.other(f"{signal.name}.{key}", space, dict(signal.options)[key])
+    return _swap(program, signal, signal.with_option(key, value))
+
+
+def flip_sign(program: Program, choose: Chooser) -> Program:
+    """Keep what a signal would drop."""
+    old = choose.rng.choice(program.signals)
+    return _swap(program, old, replace(old, sign=-old.sign))
+
+
+def change_transform(program: Program, choose: Chooser) -> Program:
+    """Another normalisation of one signal."""
+    old = choose.rng.choice(program.signals)
+    new = choose.other("transform", TRANSFORMS, old.transform)
+    return _swap(program, old, replace(old, transform=str(new)))
+
+
+def pool_signal(program: Program, choose: Chooser) -> Program:
+    """Another pooling of one signal over its neighbours."""
+    old = choose.rng.choice(program.signals)
+    pool = choose.text("signal pool", POOLS)
+    width = choose.whole("signal width", WIDTHS)
+    return _swap(program, old, replace(old, pool=pool, width=width))
+
+
+def pool_score(program: Program, choose: Chooser) -> Program:
+    """Another pooling of the combined score."""
+    pool, width = choose.text("pool", POOLS), choose.whole("width", WIDTHS)
+    return replace(program, pool=pool, width=width)
+
+
+def step_width(program: Program, choose: Chooser) -> Program | None:
+    """The next larger or smaller width of the pooling."""
+    if program.pool == "none":
+        return None
+    at = WIDTHS.index(program.width) + choose.rng.choice((-1, 1))
+    if not 0 <= at < len(WIDTHS):
+        return None
+    return replace(program, width=WIDTHS[at])
+
+
+def change_weight(program: Program, choose: Chooser) -> Program | None:
+    """Another weight of one signal in a sum, or another share of the first stage."""
+    if program.combine == "two_stage":
+        fraction = choose.other("fraction", FRACTIONS, program.fraction)
+        return replace(program, fraction=float(fraction))
+    if program.combine != "sum" or len(program.signals) < 2:
+        return None
+    old = choose.rng.choice(program.signals)
+    weight = choose.other("weight", WEIGHTS, old.weight)
+    return _swap(program, old, replace(old, weight=float(weight)))
+
+
+def change_combination(program: Program, choose: Chooser) -> Program | None:
+    """Another way to combine the signals."""
+    if len(program.signals) < 2:
+        return None
+    return replace(program, combine=str(choose.other("combine", COMBINES, program.combine)))
+
+
+def change_grain(program: Program, choose: Chooser) -> Program:
+    """Another grain of the choice."""
+    return new_grain(program, choose)
+
+
+def change_scope(program: Program, choose: Chooser) -> Program:
+    """Another way to share the budget."""
+    return new_scope(program, choose)
+
+
+def change_guard(program: Program, choose: Chooser) -> Program:
+    """Other guarded positions."""
+    if choose.rng.random() < 0.5:
+        return replace(program, first=int(choose.other("first", GUARDS, program.first)))
+    return replace(program, last=int(choose.other("last", GUARDS, program.last)))
+
+
+def cross(program: Program, partner: Program, choose: Chooser) -> Program:
+    """Signals drawn from both, and each further part from one or the other."""
+    pool = list(dict.fromkeys((*program.signals, *partner.signals)))
+    number = choose.rng.randint(1, min(MAX_SIGNALS, len(pool)))
+    signals = tuple(choose.rng.sample(pool, number))
+    base = program.base or partner.base
+    if program.base and partner.base and program.base != partner.base:
+        signals = tuple(s for s in signals if s.name != BASE) or program.signals
+        base = program.base
+    one, two, three = (choose.rng.choice((program, partner)) for _ in range(3))
+    return replace(
+        program,
+        signals=signals,
+        base=base,
+        combine=one.combine,
+        fraction=one.fraction,
+        pool=two.pool,
+        width=two.width,
+        grain=two.grain,
+        grain_size=two.grain_size,
+        grain_source=two.grain_source,
+        first=three.first,
+        last=three.last,
+        scope=three.scope,
+        floor=three.floor,
+        slope=three.slope,
+    )
+
+
+def _swap(program: Program, old: Signal, new: Signal) -> Program:
+    at = program.signals.index(old)
+    return replace(program, signals=(*program.signals[:at], new, *program.signals[at + 1 :]))
+
+
+#: The moves by name. ``cross`` needs a partner and is added by the proposer.
+MOVES: dict[str, Callable[[Program, Chooser], Program | None]] = {
+    "add a signal": add_signal,
+    "remove a signal": remove_signal,
+    "replace a signal": replace_signal,
+    "change an option": change_option,
+    "flip a sign": flip_sign,
+    "change a transform": change_transform,
+    "pool a signal": pool_signal,
+    "pool the score": pool_score,
+    "step the width": step_width,
+    "change a weight": change_weight,
+    "change the combination": change_combination,
+    "change the grain": change_grain,
+    "share the budget otherwise": change_scope,
+    "change the guards": change_guard,
+}

@@ -1,0 +1,144 @@
+"""The built-in generator: searches press programs over a broad, neutral space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from galoop.domains.kv_compression.grammar.moves import MOVES, Chooser, cross, new_program
+from galoop.domains.kv_compression.grammar.render import render, revive, wrappable
+from galoop.domains.kv_compression.grammar.tree import (
+    BASE,
+    Program,
+    Signal,
+    normalise,
+    to_json,
+)
+from galoop.hashing import content_hash
+from galoop.proposers.grammar.engine import GrammarProposer, Move, MoveContext
+from galoop.proposers.protocol import Proposal, Request
+from galoop.types import Candidate
+
+SPACE = """\
+What the press grammar can write. A program scores the tokens of the context and keeps the highest,
+exactly as many as the budget allows. It has
+
+- one to four signals: distinctiveness (KeyDiff's), novelty against all, earlier or later tokens,
+  ridge leverage, norms, norm of the output projection, attention received from later tokens
+  (H2O's), from the last window (SnapKV's), within chunks (Compactor's), expected from future
+  queries, surprise against the neighbourhood, LagKV's, position; on keys before or after RoPE,
+  values, both, or hidden states; and the score of the press that the search started from;
+- for each signal a sign, a transform (none, z-score, rank, softmax, log) and a pooling over
+  neighbours;
+- a combination: weighted sum, product, maximum, reciprocal ranks, interleaving, two stages;
+- a pooling of the combined score, a grain (tokens, runs, a quota for each chunk, or a greedy choice
+  that avoids repetition) and guarded first and last positions;
+- a way to share the budget: every head its own, one choice for the heads of a layer, heads that
+  compete, all layers that compete, one choice for all layers, or budgets that change with depth.
+
+All options are drawn evenly at first; what paid is drawn more often later. The space is made of
+what the literature on KV-cache compression uses; no program in it was written for a known slice.
+Nothing in it reads the question or the answer: the press runs before the question is seen.
+"""
+
+
+class PressGrammar(GrammarProposer[Program]):
+    """Proposes press programs (artifact folders).
+
+    Parameters
+    ----------
+    seed : int
+    """
+
+    def moves(self) -> Mapping[str, Move[Program]]:
+        """The moves by name."""
+        table: dict[str, Move[Program]] = {name: partial(self._moved, name) for name in MOVES}
+        table["cross"] = self._crossed
+        return table
+
+    def fresh(self, context: MoveContext[Program]) -> Program:
+        """A program from nothing; the score of the press it started from may be a part."""
+        return new_program(self._chooser(context))
+
+    def render(self, tree: Program, note: str) -> Candidate:
+        """The artifact folder of a tree."""
+        return render(tree, self._ratio, note)
+
+    def identity(self, tree: Program) -> str:
+        """Equal for equal programs."""
+        return content_hash([to_json(tree), tree.base])
+
+    def features(self, tree: Program) -> Mapping[str, str]:
+        """The choices to learn about. Presence of a signal is a slot of its own."""
+        found = {
+            "count": repr(len(tree.signals)),
+            "pool": repr(tree.pool),
+            "grain": repr(tree.grain),
+            "scope": repr(tree.scope),
+            "first": repr(tree.first),
+            "last": repr(tree.last),
+        }
+        if len(tree.signals) > 1:
+            found["combine"] = repr(tree.combine)
+        if tree.pool != "none":
+            found["width"] = repr(tree.width)
+        for signal in tree.signals:
+            found[f"use {signal.name}"] = "yes"
+            found["transform"] = repr(signal.transform)
+            found.update({f"{signal.name}.{k}": repr(v) for k, v in signal.options})
+        return found
+
+    def choice_weights(self, slot: str, context: MoveContext[Program]) -> Mapping[str, float]:
+        """Signals are weighted by what programs that used them were worth."""
+        if slot != "signal":
+            return {}
+        weights = {}
+        for name, bandit in self.choices.items():
+            if name.startswith("use "):
+                weights[repr(name.removeprefix("use "))] = 2.0 * bandit.mean("yes")
+        return weights
+
+    def revive(self, candidate: Candidate) -> Program | None:
+        """A tree that some press grammar wrote, or a one-file press wrapped as the only signal."""
+        known = revive(candidate)
+        if known is not None:
+            return known
+        base = wrappable(candidate)
+        if not base:
+            return None
+        plain = Signal(BASE, transform="none")
+        return normalise(Program(signals=(plain,), first=0, last=0, base=base))
+
+    def excluded(self, tree: Program, candidate: Candidate, request: Request) -> bool:
+        """Whether the harness knows this very folder already."""
+        return any(entry.candidate.key == candidate.key for entry in request.history)
+
+    # Requests carry the budget and the press that the search started from.
+
+    _ratio: float = 0.0
+    _base: str = ""
+
+    def propose(self, request: Request) -> Proposal:
+        """Return a program that was never proposed or evaluated before in this search."""
+        self._ratio = float(request.task.budget.get("compression_ratio", 0.0))
+        if not self._base:
+            start = [request.parent] if request.parent else []
+            for entry in (*request.history[:1], *start):
+                if revive(entry.candidate) is None:
+                    self._base = self._base or wrappable(entry.candidate)
+        return super().propose(request)
+
+    def _chooser(self, context: MoveContext[Program]) -> Chooser:
+        return Chooser(
+            context.rng, lambda slot, options: self.pick(slot, options, context), self._base
+        )
+
+    def _moved(self, name: str, tree: Program, context: MoveContext[Program]) -> Program | None:
+        changed = MOVES[name](tree, self._chooser(context))
+        return None if changed is None else normalise(changed)
+
+    def _crossed(self, tree: Program, context: MoveContext[Program]) -> Program | None:
+        partner = context.partner(tree)
+        if partner is None:
+            return None
+        return normalise(cross(tree, partner, self._chooser(context)))

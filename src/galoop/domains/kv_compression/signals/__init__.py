@@ -1,0 +1,93 @@
+"""Token-importance signals and selections for press programs.
+
+A program reads ``layer = signals.Layer(module, hidden_states, keys, values, kwargs)``, computes
+scores (B, H, S) from it with the functions of :mod:`.importance`, turns them into one priority with
+those of :mod:`.transforms`, and keeps the budget with those of :mod:`.selection`.
+"""
+
+from galoop.domains.kv_compression.signals.importance import (
+    chunk_attention,
+    distinctiveness,
+    expected_attention,
+    lag,
+    leverage,
+    norm,
+    novelty,
+    output_norm,
+    press_score,
+    received_attention,
+    recency,
+    surprise,
+    window_attention,
+)
+from galoop.domains.kv_compression.signals.layer import SOURCES, Layer
+from galoop.domains.kv_compression.signals.selection import (
+    AcrossLayers,
+    keep_per_head,
+    keep_shared,
+    layer_budget,
+    mask_head_budgets,
+    mask_per_head,
+    mask_shared,
+    n_kept,
+    set_mask,
+)
+from galoop.domains.kv_compression.signals.transforms import (
+    by_chunks,
+    by_runs,
+    diverse,
+    guard,
+    interleave,
+    log,
+    maximum,
+    pool,
+    product,
+    rank,
+    reciprocal_rank,
+    scale,
+    softmax,
+    two_stage,
+    zscore,
+)
+
+__all__ = [
+    "SOURCES",
+    "AcrossLayers",
+    "Layer",
+    "by_chunks",
+    "by_runs",
+    "chunk_attention",
+    "distinctiveness",
+    "diverse",
+    "expected_attention",
+    "guard",
+    "interleave",
+    "keep_per_head",
+    "keep_shared",
+    "lag",
+    "layer_budget",
+    "leverage",
+    "log",
+    "mask_head_budgets",
+    "mask_per_head",
+    "mask_shared",
+    "maximum",
+    "n_kept",
+    "norm",
+    "novelty",
+    "output_norm",
+    "pool",
+    "press_score",
+    "product",
+    "rank",
+    "received_attention",
+    "recency",
+    "reciprocal_rank",
+    "scale",
+    "set_mask",
+    "softmax",
+    "surprise",
+    "two_stage",
+    "window_attention",
+    "zscore",
+]

@@ -46,7 +46,7 @@ def render(result: LoopResult, brief: bool = False, width: int = 100) -> str:
     """A result as plain text, without colours."""
     stream = io.StringIO()
     print_result(result, brief, Console(file=stream, width=width, highlight=False))
-    return stream.getvalue()
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
 def print_replay(result: ReplayResult, console: Console | None = None) -> None:

@@ -30,8 +30,9 @@ from galoop._sections import (
     ModelConfig,
     Section,
 )
-from galoop.errors import ConfigError
+from galoop.errors import ConfigError, UnknownNameError
 from galoop.hashing import content_hash, files_hash
+from galoop.plugins import Group
 
 __all__ = [
     "AdmissionConfig",
@@ -52,6 +53,15 @@ __all__ = [
 ]
 
 MANIFEST_SCHEMA = 1
+
+_GROUP_OF: dict[str, Group] = {
+    "domain": "domains",
+    "discriminator.search": "searches",
+    "discriminator.proposer": "proposers",
+    "generator.search": "searches",
+    "generator.proposer": "proposers",
+    "gate.suites": "suites",
+}
 
 
 class ExperimentConfig(Section):
@@ -207,6 +217,8 @@ def load(path: Path | str | None, overrides: Mapping[str, Any] | None = None) ->
     ConfigError
         One line for every wrong key, type or value: the file, the key, what was given, what is
         allowed, and the key that was probably meant.
+    UnknownNameError
+        A domain, suite, search or proposer that no installed package declares.
     """
     file = Path(path) if path is not None else None
     data = _read(file) if file is not None else {}
@@ -226,7 +238,27 @@ def load(path: Path | str | None, overrides: Mapping[str, Any] | None = None) ->
             f"{json.dumps(config.discriminator.seed_probe)}: no such file",
             "give a probe file, or leave it empty to start from nothing",
         )
+    _check_names(config, str(file) if file else "defaults", given)
     return config
+
+
+def _check_names(config: ExperimentConfig, source: str, given: Mapping[str, Any]) -> None:
+    """Refuse names that no installed package declares; nothing is imported for it."""
+    from galoop import plugins
+
+    lines = []
+    for knob in knobs():
+        group = _GROUP_OF.get(knob.key)
+        if group is None:
+            continue
+        known = plugins.names(group)
+        value = knob.get(config)
+        for name in value if isinstance(value, tuple) else (value,):
+            if name not in known:
+                where = f"flag {knob.flag}" if knob.key in given else source
+                lines.append(f"{where}: {knob.key}: {plugins.unknown(group, name, known)}")
+    if lines:
+        raise UnknownNameError("\n".join(lines))
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class ExperimentCommand(click.Command):
         tables: dict[str, list[tuple[str, str]]] = {name: [] for name in ("", *sections())}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is None:
+            if record is None or isinstance(parameter, click.Argument):
                 continue
             if isinstance(parameter, KnobOption):
                 tables[parameter.knob.section].append(record)

@@ -140,7 +140,8 @@ class Database:
         """
         self._live()  # before the lock, which a forked child may have inherited locked
         with self._lock:
-            begin, commit, abort = ("BEGIN IMMEDIATE", "COMMIT", ("ROLLBACK",))
+            begin, commit = "BEGIN IMMEDIATE", "COMMIT"
+            abort: tuple[str, ...] = ("ROLLBACK",)
             if self._depth:
                 point = f"level{self._depth}"
                 begin, commit = f"SAVEPOINT {point}", f"RELEASE {point}"

@@ -1,0 +1,5 @@
+"""``python -m galoop`` is ``gal``."""
+
+from galoop.cli.main import main
+
+main()

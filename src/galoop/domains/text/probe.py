@@ -15,7 +15,7 @@ from galoop.errors import IsolationError, UsageError
 from galoop.types import Example, State
 
 if TYPE_CHECKING:
-    from galoop.isolation import ForkServer, Limits, Tier
+    from galoop.isolation import CandidateError, ForkServer, Limits, Tier
 
 _MOST_MESSAGE = 600
 _LEAST_LENGTH = 32
@@ -237,10 +237,7 @@ class ProbeBuilder:
                 )
             )
         except CandidateError as error:
-            return _rejected(
-                Rejection(_crash_code(error), f"the probe did not finish: {error.reason}"),
-                State.FAILED,
-            )
+            return _rejected(_unfinished(error), State.FAILED)
 
     def _started(self) -> tuple[ForkServer, Limits]:
         from galoop.isolation import ForkServer, Limits
@@ -258,10 +255,19 @@ class ProbeBuilder:
         return self._server, self._limits
 
 
-def _crash_code(error: Exception) -> str:
+def _unfinished(error: CandidateError) -> Rejection:
     from galoop.isolation import CandidateTimeout
 
-    return "timeout" if isinstance(error, CandidateTimeout) else "crash"
+    if isinstance(error, CandidateTimeout):
+        return Rejection(
+            "timeout",
+            f"the probe did not finish: {error.reason}: do less work for each example, and end "
+            "every loop",
+        )
+    return Rejection(
+        "crash",
+        f"the probe did not finish: {error.reason}: use less memory and plain Python alone",
+    )
 
 
 def _rejected(fault: Rejection, state: State = State.INVALID) -> ProbeResult:

@@ -58,7 +58,7 @@ class ArtifactModules:
     ----------
     files : mapping of relative POSIX path to text
     label : str
-        Shown in tracebacks: ``<label>/press.py``.
+        Shown in tracebacks, as in ``<label>/press.py``; one label for one set of files.
     """
 
     def __init__(self, files: Mapping[str, str], label: str) -> None:
@@ -241,7 +241,8 @@ def load_press(
 
     spec = parse_spec(files)
     check_sources(files, spec)
-    label = f"artifact:{spec.name.replace('/', '_')}"
+    # The hash keeps two artifacts of one name apart in Python's cache of source lines.
+    label = f"artifact:{spec.name.replace('/', '_')}@{files_hash(files)[:8]}"
     modules = ArtifactModules(files, label)
     ratio = spec.compression_ratio if compression_ratio is None else compression_ratio
     name = spec.file[: -len(".py")].replace("/", ".")

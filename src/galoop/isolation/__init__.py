@@ -5,6 +5,7 @@ The trusted process starts a :class:`ForkServer`; it loads once and forks a conf
 :mod:`galoop.isolation.server` and :mod:`galoop.isolation.confine` for the inside.
 """
 
+from galoop.isolation.child import Child
 from galoop.isolation.contract import (
     CandidateCrashed,
     CandidateError,
@@ -13,7 +14,7 @@ from galoop.isolation.contract import (
     Limits,
     Tier,
 )
-from galoop.isolation.forkserver import Child, ForkServer
+from galoop.isolation.forkserver import ForkServer
 from galoop.isolation.memory import map_input, memfd_from_bytes, new_output_memfd, read_output
 from galoop.isolation.tiers import TierReport, available_tiers, detect, reports
 

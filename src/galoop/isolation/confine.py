@@ -117,8 +117,9 @@ def limit_resources(limits: Limits, mapped: int, tier: Tier) -> None:
     bound(resource.RLIMIT_FSIZE, limits.output_bytes)
     bound(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
     if sys.platform == "linux":
-        if mapped:
-            bound(resource.RLIMIT_AS, mapped + limits.memory_mb * MEBIBYTE)
+        if not mapped:
+            raise OSError("the memory limit cannot be set: /proc is not mounted")
+        bound(resource.RLIMIT_AS, mapped + limits.memory_mb * MEBIBYTE)
         if tier is Tier.BUBBLEWRAP:
             bound(resource.RLIMIT_NPROC, MAX_TASKS)
     else:  # no seccomp here: at least no further processes of this user
@@ -167,4 +168,6 @@ def confine(limits: Limits, mapped: int, tier: Tier) -> list[str]:
     if seccomp.supported():
         seccomp.install(os.getpid(), libc)
         taken.append("seccomp")
+    else:
+        taken.append(f"NO seccomp filter for {os.uname().machine}")
     return taken

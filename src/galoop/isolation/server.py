@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -92,7 +93,7 @@ class Server:
         except BaseException:  # noqa: BLE001 - reported to the trusted side, whatever it is
             self._answer({"error": traceback.format_exc(limit=-8)[-_TRACE_CHARACTERS:]})
             return False
-        self._answer({"ready": True, "taken": taken, "threads": _thread_count()})
+        self._answer({"ready": True, "taken": taken, "threads": _other_threads()})
         return True
 
     def _enter(self, boot: dict[str, Any]) -> list[str]:
@@ -159,14 +160,10 @@ class Server:
         return {"status": os.waitstatus_to_exitcode(status), "killed": True}
 
 
-def _thread_count() -> int:
-    """Threads of this process, native ones included where /proc shows them."""
-    try:
-        return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - Landlock may forbid it
-    except OSError:
-        import threading
-
-        return threading.active_count()
+def _other_threads() -> list[str]:
+    """Names of the Python threads beside this one. (Native pools bring their own fork handlers.)"""
+    main = threading.main_thread()
+    return [thread.name for thread in threading.enumerate() if thread is not main]
 
 
 def _run_child(

@@ -84,7 +84,10 @@ def report(tier: Tier) -> TierReport:
     if missing:
         return TierReport(tier, False, missing, _HELP[tier])
     if tier is Tier.PLAIN:
-        return TierReport(tier, True, "no sandbox: limits only")
+        rest = (
+            "writing, network and processes are refused" if seccomp.supported() else "limits only"
+        )
+        return TierReport(tier, True, f"no sandbox, every file can be read; {rest}")
     return _try(tier)
 
 

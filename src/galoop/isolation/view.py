@@ -143,16 +143,14 @@ def build(readable: Sequence[Path] = (), python_path: Sequence[Path] = ()) -> Vi
     package = Path(galoop.__file__).parent
     view.add(package)
     for entry in _path_entries_of_pth_files(packages):
-        if entry.resolve() == package.parent.resolve():
-            view.listable.append(os.path.realpath(entry))
-        else:
+        if entry.resolve() != package.parent.resolve():
             view.add_import_folder(entry)
     for entry in python_path:
         view.add(entry)
     for data in readable:
         view.add_data(Path(data))
-    if not view.covers(os.path.realpath(package.parent)):
-        view.listable.append(os.path.realpath(package.parent))
+    view.listable.append(os.path.realpath(package.parent))
+    view.listable = [f for f in dict.fromkeys(view.listable) if not view.covers(f)]
     view.python_path = [
         *(str(Path(entry).absolute()) for entry in python_path),
         str(package.parent),

@@ -64,8 +64,8 @@ class ArtifactConfig(Section):
 class CriterionConfig(Section):
     """When an example set counts as a failure of the artifact."""
 
-    tau0: Probability = Field(0.8, description="Least accuracy of the reference (τ₀).")
-    tau: Probability = Field(0.3, description="Least gap, reference minus artifact (τ).")
+    tau0: float = Field(0.8, ge=0.0, lt=1.0, description="Least score of the reference (τ₀).")
+    tau: float = Field(0.3, ge=0.0, lt=1.0, description="Least gap, reference minus artifact (τ).")
 
 
 class DiscriminatorConfig(Section):
@@ -116,6 +116,9 @@ class AdmissionConfig(Section):
         0.05, description="Total error level; attempt k of a round spends 6α/(π²k²) of it."
     )
     attempts: int = Field(5, ge=1, description="Most admission attempts in a round.")
+    screen_margin: Probability = Field(
+        0.1, description="A screened gap must pass τ by this much before fresh seeds are spent."
+    )
 
 
 class GeneratorConfig(Section):
@@ -153,6 +156,12 @@ class GeneratorConfig(Section):
     alpha: Level = Field(
         0.05, description="Level of the improvement test (exact McNemar, one-sided)."
     )
+    target: Probability = Field(
+        0.95, description="Accuracy on the primary set at which a candidate is confirmed at once."
+    )
+    slice_delta: Probability = Field(
+        0.2, description="Tolerated loss on an earlier slice: lower bound of (new - old) above -δ."
+    )
     attempts: int = Field(3, ge=1, description="Most candidates of a round taken to the gate.")
 
 
@@ -166,6 +175,9 @@ class GateConfig(Section):
     )
     examples: int = Field(32, ge=5, description="Examples of each component.")
     length: int = Field(256, ge=32, description="Length of a suite's contexts, in tokens.")
+    max_new_tokens: int = Field(
+        128, ge=1, description="Upper bound on the answer lengths that the suites prescribe."
+    )
     delta: Probability = Field(
         0.1, description="Tolerated loss δ: the lower bound of (new - old) must be above -δ."
     )
@@ -197,10 +209,11 @@ class EvaluationConfig(Section):
         description="Memory for captured prefills that are kept for replay.",
         json_schema_extra=FREE,
     )
-    exact_margin: float = Field(
-        0.25,
+    exact_margin: float | None = Field(
+        None,
         ge=0.0,
-        description="Batched steps whose two best logits are closer than this are redone alone.",
+        description="Batched answers with two best logits closer than this are decoded again "
+        "alone, so that they equal kvpress's; unset takes 0.5 for bfloat16, 0.001 for float32.",
     )
 
 

@@ -77,7 +77,7 @@ class ExperimentConfig(Section):
     domain: str = Field("kv-compression", min_length=1, description="Domain (`gal list domains`).")
     run_dir: str = Field(
         "",
-        description="Run folder, relative to where `gal` is started; empty: runs/<name>.",
+        description="Run folder, relative to where `gal` is started; empty: `runs/<name>`.",
         json_schema_extra=FREE,
     )
     model: ModelConfig = Field(default_factory=ModelConfig)

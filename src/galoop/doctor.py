@@ -131,9 +131,9 @@ def _memory() -> Iterator[Check]:
 
 
 def _disk() -> Iterator[Check]:
-    from platformdirs import user_cache_path
+    from galoop.models.cache import cache_root
 
-    folder = user_cache_path("galoop")
+    folder = cache_root()
     free = shutil.disk_usage(_existing(folder)).free / 2**30
     yield _amount(f"disk for {folder}", free, DISK_GB, "free some space")
 

@@ -14,7 +14,7 @@ Exit codes:
 _STYLE = {"ok": "green", "warn": "yellow", "missing": "red"}
 
 
-@click.command(epilog=EPILOG)
+@click.command("doctor", epilog=EPILOG)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(as_json: bool) -> int:
     """Say what works on this machine, and how to get what does not."""

@@ -32,7 +32,7 @@ Exit codes:
   5  nothing was evaluated"""
 
 
-@click.command(cls=ExperimentCommand, epilog=EPILOG)
+@click.command("improve", cls=ExperimentCommand, epilog=EPILOG)
 @experiment_argument
 @click.option(
     "--slice",

@@ -16,7 +16,7 @@ Exit codes:
   4  usage: the file exists, or a wrong flag"""
 
 
-@click.command(cls=ExperimentCommand, epilog=EPILOG)
+@click.command("init", cls=ExperimentCommand, epilog=EPILOG)
 @click.argument("target", default="experiment.toml", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @experiment_options

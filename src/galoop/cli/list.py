@@ -14,7 +14,7 @@ Exit codes:
   4  usage: an unknown group"""
 
 
-@click.command(epilog=EPILOG)
+@click.command("list", epilog=EPILOG)
 @click.argument("group", type=click.Choice(GROUPS))
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def command(group: str, as_json: bool) -> int:

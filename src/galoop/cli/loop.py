@@ -25,7 +25,7 @@ Exit codes:
   5  nothing was evaluated"""
 
 
-@click.command(cls=ExperimentCommand, epilog=EPILOG)
+@click.command("loop", cls=ExperimentCommand, epilog=EPILOG)
 @experiment_argument
 @result_options
 @experiment_options

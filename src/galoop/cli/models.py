@@ -14,7 +14,7 @@ Exit codes:
   4  usage: an unknown name"""
 
 
-@click.group(epilog=EPILOG)
+@click.group("models", epilog=EPILOG)
 def command() -> None:
     """Fetch and list models."""
 

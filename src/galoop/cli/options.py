@@ -82,9 +82,17 @@ def _add(function: F, knob: Knob) -> F:
         type=None if kind is click.BOOL else kind,
         default=None,
         show_default=False,
-        metavar="NAMES" if _is_list(knob) else None,
+        metavar=_metavar(knob, kind),
         help=f"{knob.description} [default: {_shown(shown)}]",
     )(function)
+
+
+def _metavar(knob: Knob, kind: click.ParamType[Any]) -> str | None:
+    if isinstance(kind, click.Choice):
+        return "[" + "|".join(kind.choices) + "]"
+    if kind is click.BOOL:
+        return None
+    return "NAMES" if _is_list(knob) else kind.name.upper()
 
 
 def _shown(value: Any) -> str:

@@ -17,7 +17,7 @@ Exit codes:
   5  nothing was evaluated"""
 
 
-@click.command(epilog=EPILOG)
+@click.command("replay", epilog=EPILOG)
 @click.argument("slice_dir", metavar="SLICE", type=click.Path(path_type=Path))
 @click.option(
     "--artifact",

@@ -13,7 +13,7 @@ Exit codes:
   4  usage: a wrong flag"""
 
 
-@click.command(epilog=EPILOG)
+@click.command("show", epilog=EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print result.json.")
 @click.option(

@@ -145,6 +145,8 @@ class Child:
         obj = wire.decode(frame.payload)
         if frame.kind == wire.Kind.CRASH:
             reason, trace = str(obj.get("reason", ""))[:2000], str(obj.get("trace", ""))
+            if reason == "MemoryError":
+                reason += f" (the limit is {self.limits.memory_mb} MiB)"
             raise CandidateCrashed(reason, trace[-OUTPUT_TAIL_BYTES:])
         if frame.kind != wire.Kind.REPLY or frame.seq != self._seq:
             raise wire.WireError("not an answer to this request")

@@ -206,7 +206,8 @@ def _serve(
     try:
         serve(state, request["init"], Channel(sock))
     except BaseException as error:  # noqa: BLE001 - SystemExit and MemoryError are reasons too
-        reason = f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS]
+        words = str(error)[:_REASON_CHARACTERS]
+        reason = f"{type(error).__name__}: {words}" if words else type(error).__name__
         trace = traceback.format_exc(limit=-8)[-OUTPUT_TAIL_BYTES:]
         wire.send_frame(sock, wire.Kind.CRASH, 0, wire.encode({"reason": reason, "trace": trace}))
         return EXIT_CRASHED

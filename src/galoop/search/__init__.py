@@ -1,1 +1,1 @@
-"""Search."""
+"""What decides which candidate to mutate and which to keep."""

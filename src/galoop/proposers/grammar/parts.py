@@ -39,10 +39,10 @@ class Part:
 
 def keys_part(kind: str, number: int, category: str, words: Words) -> Part:
     """Draw ``number`` different keys into ``keys``."""
-    things = ("THINGS", words.nouns, 40 if kind in ("noun", "same adjective") else 24)
-    traits = ("TRAITS", words.adjectives, 40 if kind == "same noun" else 24)
+    things = ("THINGS", words.nouns, 32 if kind in ("noun", "same adjective") else 24)
+    traits = ("TRAITS", words.adjectives, 30 if kind == "same noun" else 18)
     people = ("PEOPLE", words.first_names, 27)
-    families = ("FAMILIES", words.last_names, 24)
+    families = ("FAMILIES", words.last_names, 18)
     lists, lines = {
         "noun": ([things], [f"keys = rng.sample(THINGS, {number})"]),
         "adjective noun": (
@@ -96,15 +96,15 @@ def values_part(value: Value, number: int, words: Words) -> Part:
     """Draw ``number`` different values into ``values``."""
     constants: list[str] = []
     if value.kind == "word":
-        constants.append(block("WORDS", words.nouns(60)))
+        constants.append(block("WORDS", words.nouns(48)))
         lines = [f"values = rng.sample(WORDS, {number})"]
     elif value.kind == "name":
         constants.append(block("NAMES", words.first_names(27)))
         lines = [f"values = rng.sample(NAMES, {number})"]
     else:
         if value.kind == "two words":
-            constants.append(block("FIRST_WORDS", words.adjectives(24)))
-            constants.append(block("SECOND_WORDS", words.nouns(36)))
+            constants.append(block("FIRST_WORDS", words.adjectives(18)))
+            constants.append(block("SECOND_WORDS", words.nouns(24)))
         elif value.kind == "date":
             constants.append(block("MONTHS", MONTHS))
         elif value.kind == "code":
@@ -160,9 +160,9 @@ def filler_part(filler: Filler, words: Words) -> Part:
         return Part(_at_most(lines), (table("SENTENCES", words.sentences(number)),))
     if kind == "readings":
         name = words.nouns(1)[0].capitalize()
-        reading = f'f"{name} reading {{rng.uniform(0, 10):.1f}}."'
+        reading = f'f"{name} reading {{rng.uniform(0, 9):.1f}}."'
         return Part(_at_most([f"sentences = [{reading} for _ in range(most)]"]))
-    nouns = block("NOUNS", words.nouns(24))
+    nouns = block("NOUNS", words.nouns(18))
     if kind == "random words":
         line = 'sentences = [" ".join(rng.choices(NOUNS, k=8)) for _ in range(most)]'
         return Part(_at_most([line]), (nouns,))
@@ -178,7 +178,7 @@ def _sentence_maker(kind: str, words: Words) -> tuple[list[str], list[str]]:
         measures = block("MEASURES", OTHER_ATTRIBUTES)
         line = "The {rng.choice(MEASURES)} of the {rng.choice(NOUNS)} is {rng.randint(10, 99)}."
         return [measures], [f'return f"{line}"']
-    adjectives = block("ADJECTIVES", words.adjectives(16))
+    adjectives = block("ADJECTIVES", words.adjectives(12))
     draw = ["noun, other = rng.sample(NOUNS, 2)", "adjective = rng.choice(ADJECTIVES)"]
     if kind == "templates":
         names = {"a": "{adjective}", "n": "{noun}", "m": "{other}", "v": "{verb}"}
@@ -188,7 +188,7 @@ def _sentence_maker(kind: str, words: Words) -> tuple[list[str], list[str]]:
         constants = [adjectives, table("TEMPLATES", templates)]
         lines = [line for line in draw if "adjective" in fields or "ADJECTIVES" not in line]
         if "verb" in fields:
-            constants.insert(1, block("VERBS", words.verbs(16)))
+            constants.insert(1, block("VERBS", words.verbs(12)))
             lines.append("verb = rng.choice(VERBS)")
         given = ", ".join(f"{name}={name}" for name in fields)
         return constants, [*lines, f"return rng.choice(TEMPLATES).format({given})"]
@@ -204,7 +204,7 @@ def _sentence_maker(kind: str, words: Words) -> tuple[list[str], list[str]]:
 
 
 def _at_most(lines: Sequence[str]) -> tuple[str, ...]:
-    return ("most = length // 4 + 1", *lines)
+    return ("most = length // 5 + 1", *lines)
 
 
 LETTERS = 'LETTERS = "BCDFGHJKLMNPRSTVWXZ"'

@@ -45,7 +45,7 @@ package. What it cannot say: reasoning other than following references, arithmet
 translation, other languages than English.
 """
 
-FEWEST_TOKENS_AN_ENTRY = 8
+FEWEST_TOKENS_AN_ENTRY = 10
 PLAIN = 0.5
 FEW = (1, 2, 3, 4)
 HOPS = ("1", "2", "3")
@@ -171,7 +171,7 @@ class ProbeGrammar(GrammarProposer[Program]):
         """Frozen programs, whatever their words, and entries too few to fill the text."""
         if tree.filler.kind == "more entries":
             entries = tree.count * (1 + tree.entry.stale)
-            if entries * FEWEST_TOKENS_AN_ENTRY < request.task.length:
+            if entries * FEWEST_TOKENS_AN_ENTRY < 0.75 * request.task.length:
                 return True
         mine = space.identity(tree)
         return any(space.identity(old) == mine for old in self._frozen(request.task.frozen))

@@ -42,7 +42,7 @@ _SPOTS = {
 }
 _OTHERS = {
     "scattered": "rng.random()",
-    "beside": "spot",
+    "beside": "spot + rng.uniform(-1e-6, 1e-6)",
     "before": "rng.uniform(0.0, spot)",
     "after": "rng.uniform(spot, 1.0)",
 }
@@ -149,12 +149,9 @@ class _Writer:
             year = f"2024 if {late} else rng.randint(2012, 2023)" if self.stale else "2024"
             lines.append(f"year = {year}")
             line = line.replace("{stamp}", "{year}-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}")
-        elif self.form.stamp == "clock":
-            if self.stale:
-                lines.append(f"hour = rng.randint(12, 23) if {late} else rng.randint(0, 11)")
-            else:
-                lines.append("hour = rng.randint(0, 23)")
-            line = line.replace("{stamp}", "{hour:02}:{rng.randint(0, 59):02}")
+        elif self.form.stamp == "level":
+            self.constants.append(block("LEVELS", ["INFO", "NOTICE", "DEBUG"]))
+            line = line.replace("{stamp}", "{rng.choice(LEVELS)}")
         elif self.form.stamp == "week":
             days = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]
             self.constants.append(block("DAYS", days))
@@ -209,34 +206,34 @@ class _Writer:
         )
 
     def fit(self) -> str:
-        empty = "lay_out(placed)" if self.dense else "lay_out(placed, [])"
-        drop = [
-            f"text = {empty}",
-            "while (tokens := count_tokens(text)) > length and len(placed) > len(evidence):",
-            "    spare = [item for item in placed if item[1] not in evidence]",
-            "    spare = spare[: len(spare) * length // tokens]",
-            "    placed = [item for item in placed if item[1] in evidence] + spare",
-            f"    text = {empty}",
-        ]
-        doc = '"""The longest text of at most `length` tokens; spare entries go first."""'
+        excess = "(excess := count_tokens(text := {}) - length) > 0"
         if self.dense:
-            return function("fit(placed, evidence, length: int, count_tokens) -> str", [
-                doc, *drop, "return text"
-            ])  # fmt: skip
+            return function(
+                "fit(placed, evidence, length: int, count_tokens) -> str",
+                [
+                    '"""As many entries as `length` tokens hold, the evidence always."""',
+                    "placed.sort(key=lambda item: item[1] not in evidence)",
+                    f"while {excess.format('lay_out(placed)')} and len(placed) > len(evidence):",
+                    "    keep = len(placed) * length // (length + excess)",
+                    "    placed = placed[: max(len(evidence), keep)]",
+                    "return text",
+                ],
+            )
         return function(
             "fit(placed, evidence, sentences, length: int, count_tokens) -> str",
             [
-                doc,
-                *drop,
-                "sample = sentences[:24]",
-                'each = max(1.0, count_tokens(" ".join(sample)) / len(sample))',
-                "count = min(len(sentences), int((length - tokens) / each))",
-                "while count > 0:",
-                "    text = lay_out(placed, sentences[:count])",
-                "    if (tokens := count_tokens(text)) <= length:",
-                "        return text",
-                "    count -= 1 + int((tokens - length) / each)",
-                "return lay_out(placed, [])",
+                '"""The longest text of at most `length` tokens; spare entries go last."""',
+                'each = max(1.0, count_tokens(" ".join(sentences)) / len(sentences))',
+                "placed.sort(key=lambda item: item[1] not in evidence)",
+                f"while {excess.format('lay_out(placed, sentences)')}:",
+                "    if sentences:",
+                "        sentences = sentences[: -1 - int(excess / each)]",
+                "    elif len(placed) > len(evidence):",
+                "        keep = len(placed) * length // (length + excess)",
+                "        placed = placed[: max(len(evidence), keep)]",
+                "    else:",
+                "        break",
+                "return text",
             ],
         )
 

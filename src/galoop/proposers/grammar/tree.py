@@ -63,18 +63,18 @@ COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 
 # How many different keys a program of each kind can draw without running dry.
 KEY_ROOM = {
-    "noun": 24,
-    "adjective noun": 240,
-    "same noun": 24,
-    "same adjective": 24,
+    "noun": 20,
+    "adjective noun": 160,
+    "same noun": 20,
+    "same adjective": 20,
     "person": 20,
-    "full name": 240,
+    "full name": 160,
     "numbered": 60,
     "coded": 240,
 }
 # The same for values, when they share a stem and when they do not.
-ALIKE_ROOM = {"digits": 60, "two words": 24, "code": 60, "date": 12, "time": 33, "amount": 60}
-FREE_ROOM = {"word": 40, "name": 20, "date": 150}
+ALIKE_ROOM = {"digits": 60, "two words": 16, "code": 60, "date": 12, "time": 33, "amount": 60}
+FREE_ROOM = {"word": 32, "name": 20, "date": 150}
 # A shared stem needs something to share.
 CAN_BE_ALIKE = tuple(ALIKE_ROOM)
 
@@ -190,8 +190,10 @@ def normalise(tree: Program) -> Program:
     value = _normalise_value(value, tree.key)
     if entry.form == "reminder":
         hops = 1  # it names the value before the key, where a reference would not read well
-    if entry.form == "calendar" and value.kind == "digits":
-        value = dataclasses.replace(value, size=max(value.size, 3))  # unlike a week's number
+    if value.kind == "digits":  # unlike the numbers of a calendar, a ledger or a filler
+        fewest = 5 if entry.form == "ledger" else 3 if entry.form == "calendar" else 2
+        fewest = max(fewest, 3 if tree.filler.kind == "other facts" else 2)
+        value = dataclasses.replace(value, size=max(value.size, fewest))
     if hops > 1 or ask.direction == "key":
         ask = dataclasses.replace(ask, keys=1)
         entry = dataclasses.replace(entry, values=1)

@@ -10,20 +10,26 @@ from __future__ import annotations
 import random
 from functools import lru_cache
 
-FIRST_NAMES = (
+
+def listed(text: str) -> tuple[str, ...]:
+    """The words of a text."""
+    return tuple(text.split())
+
+
+FIRST_NAMES = listed(
     "Adam Alice Amira Anna Arthur Astrid Bella Bruno Carla Cecil Clara Daniel David Diana Edgar "
     "Elena Emil Erika Felix Fiona Frank Greta Hanna Hector Helen Hugo Ingrid Irene Ivan Jonas "
     "Julia Karim Laura Leon Lydia Magnus Marta Maya Nadia Nils Nora Olga Oscar Paula Pedro "
     "Quentin Ralph Rosa Samir Silvia Simon Sofia Tara Theo Tomas Ursula Vera Victor Wanda Yusuf"
-).split()
-LAST_NAMES = (
+)
+LAST_NAMES = listed(
     "Abbott Bauer Bennett Carter Castro Dalton Eriksen Fischer Fontaine Garcia Hansen Hoffman "
     "Ishida Jensen Kaplan Keller Larsen Lindgren Mendez Moreau Nakamura Novak Okafor Petrov "
     "Quinn Ramos Rossi Sato Schultz Silva Tanaka Vogel Weber Yamada Zeller"
-).split()
-MONTHS = (
+)
+MONTHS = listed(
     "January February March April May June July August September October November December"
-).split()
+)
 
 ATTRIBUTES = {
     "digits": ("access code", "locker number", "badge number", "serial number", "extension"),

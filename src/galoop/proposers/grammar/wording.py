@@ -28,7 +28,7 @@ class Form:
     prose : bool
         Whether entries run on in the text rather than stand on lines of their own.
     stamp : str
-        The expression of a stamp in the entry (``{status}`` decides between late and early).
+        The kind of stamp in the entry; dates are late in current and early in outdated ones.
     """
 
     line: str
@@ -87,7 +87,7 @@ FORM_WORDING = {
         "[{stamp}] {key}: [[{status} ]]{attr} set to {value}",
         "{key}: [[{status} ]]{attr} set to",
         "lines of a log",
-        stamp="clock",
+        stamp="level",
     ),
     "note": Form(
         "[[{status} ]]{attr} ({key}) = {value}",

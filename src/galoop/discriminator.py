@@ -1,0 +1,333 @@
+"""The discriminator: a search over programs that build examples, and the admission of a find.
+
+A candidate is screened on a few examples; screening figures steer the search and are never
+reported as results. One that meets the criterion on the screen is tested at once on fresh seeds,
+and the first that is admitted ends the search: what the search cost up to there is what the break
+cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from galoop.config import ExperimentConfig
+from galoop.domains.protocol import DomainSession
+from galoop.evaluation.admission import (
+    AdmissionRule,
+    AdmissionVerdict,
+    Criterion,
+    admission_seeds,
+    judge,
+)
+from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
+from galoop.hashing import content_hash, derive_seed
+from galoop.proposers.protocol import Task
+from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
+from galoop.search.protocol import Problem, Search, StopSearch
+from galoop.store.run import RunStore
+from galoop.types import Candidate, Example, Excerpt, Feedback, State
+
+OBJECTIVES = ("reference_accuracy", "gap")
+_FIRST_LOOK = 4
+_EXCERPT_CHARACTERS = 700
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One admission attempt."""
+
+    candidate: Candidate
+    verdict: AdmissionVerdict
+    screening_gap: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """An admitted probe with its open examples (the admission's own) and its sealed ones."""
+
+    candidate: Candidate
+    verdict: AdmissionVerdict
+    screening_gap: float
+    open: tuple[Example, ...]
+    sealed: tuple[Example, ...]
+
+
+@dataclass
+class Discovery:
+    """How a search for a break went."""
+
+    found: Found | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+    candidates: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    evaluations: int = 0
+    best: float = 0.0
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    stopped_by: str = ""
+
+
+class Discriminator:
+    """Searches for a probe on which the artifact loses what the reference solves.
+
+    Parameters
+    ----------
+    config : ExperimentConfig
+    session : DomainSession
+    evaluator : PairedEvaluator
+    store : RunStore
+        Every candidate, rejection and attempt is an event in it.
+    progress : Progress
+    round : int
+        1, 2, …: part of every seed.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        session: DomainSession,
+        evaluator: PairedEvaluator,
+        store: RunStore,
+        progress: Progress,
+        round: int,
+    ) -> None:
+        self._config = config
+        self._session = session
+        self._evaluator = evaluator
+        self._store = store
+        self._progress = progress
+        self._round = round
+        self._stage = f"round-{round}/discriminator"
+        knobs = config.discriminator
+        self._meter = Meter(knobs.max_evaluations, knobs.max_seconds, knobs.max_dollars)
+        self._criterion = Criterion(config.criterion.tau0, config.criterion.tau)
+        self._screen_seeds = [
+            derive_seed("screen", config.seed, round, i) for i in range(knobs.screen_examples)
+        ]
+        self.result = Discovery()
+        self._since_best = 0
+
+    def run(self, search: Search, artifact: Any, frozen: Sequence[str]) -> Discovery:
+        """Search until something is admitted or a cap is reached."""
+        self._artifact = artifact
+        task: Task = self._session.probe_task(frozen)
+        seed = derive_seed("discriminator", self._config.seed, self._round)
+        problem = Problem(
+            task=task,
+            proposer=self._session.proposer(self._config.discriminator.proposer, "probe", seed),
+            evaluate=self._evaluate,
+            objectives=OBJECTIVES,
+            seed=seed,
+            start=self._start(),
+        )
+        self.result.stopped_by = search.run(problem)
+        self.result.evaluations = self._meter.evaluations
+        return self.result
+
+    def _start(self) -> list[Candidate]:
+        path = self._config.discriminator.seed_probe
+        if not path:
+            return []
+        from pathlib import Path
+
+        text = Path(path).read_text(encoding="utf-8")
+        return [Candidate("probe", {"probe.py": text}, "the given probe")]
+
+    # -- one candidate ----------------------------------------------------------------------
+
+    def _evaluate(self, candidate: Candidate) -> Feedback:
+        knobs = self._config.discriminator
+        if self.result.candidates >= knobs.max_candidates:
+            raise StopSearch(f"candidates: {knobs.max_candidates} tried")
+        if knobs.patience and self._since_best >= knobs.patience:
+            raise StopSearch(f"patience: no better one in {knobs.patience} candidates")
+        self._meter.check()
+        self.result.candidates += 1
+        number = self.result.candidates
+        self._progress.emit(CandidateStarted(number, candidate.note))
+        feedback = self._screen(candidate)
+        gap = feedback.objectives["gap"] if feedback.score >= 0.5 else 0.0
+        self._since_best += 1
+        if gap > self.result.best:
+            self.result.best = gap
+            self.result.curve.append((number, gap))
+            self._since_best = 0
+        self._log(number, candidate, feedback)
+        shown = feedback.objectives["gap"]
+        self._progress.emit(
+            CandidateFinished(
+                number,
+                str(feedback.state),
+                shown,
+                self.result.best,
+                feedback.reason,
+                candidate.note,
+            )
+        )
+        if self._looks_met(feedback):
+            self._try_to_admit(candidate, feedback)
+        return feedback
+
+    def _looks_met(self, feedback: Feedback) -> bool:
+        objectives = feedback.objectives
+        return (
+            feedback.state is State.SCORED
+            and len(self.result.attempts) < self._config.admission.attempts
+            and objectives["reference_accuracy"] >= self._criterion.tau0
+            and objectives["gap"] >= self._criterion.tau + self._config.admission.screen_margin
+        )
+
+    def _log(self, number: int, candidate: Candidate, feedback: Feedback) -> None:
+        if feedback.state is not State.SCORED:
+            self._count_rejection(feedback)
+        digest = self._store.put_object(candidate.source.encode("utf-8"))
+        self._store.event(
+            "candidate",
+            {
+                "stage": self._stage,
+                "number": number,
+                "key": candidate.key,
+                "source": digest,
+                "note": candidate.note,
+                "state": str(feedback.state),
+                "score": feedback.score,
+                "objectives": dict(feedback.objectives),
+                "reason": feedback.reason,
+            },
+            key=f"{self._stage}/candidate/{number}",
+        )
+
+    def _count_rejection(self, feedback: Feedback) -> None:
+        code = str(feedback.details.get("code") or feedback.reason.split(":")[0][:60])
+        self.result.rejected[code] = self.result.rejected.get(code, 0) + 1
+
+    def _screen(self, candidate: Candidate) -> Feedback:
+        built = self._session.build_probe(candidate.source, self._screen_seeds)
+        if built.state is not State.SCORED:
+            code = getattr(built, "code", "")
+            return _floor(built.state, built.rejected, {"code": code})
+        examples = list(built.examples)
+        reference, artifact = self._answers(examples)
+        if artifact is None:
+            accuracy = reference.accuracy
+            return Feedback(
+                State.SCORED,
+                0.5 * accuracy * len(reference.outcomes) / len(examples),
+                {"reference_accuracy": accuracy, "gap": 0.0},
+                reason=f"the reference solves {accuracy:.2f} of the first examples only",
+                excerpts=_excerpts(examples, reference, None),
+            )
+        if artifact.state is not State.SCORED:
+            # The artifact is the one under test: its failure on valid examples is a finding for
+            # people, not a gap; it is said, and never scored.
+            self._progress.emit(Message(f"the artifact failed: {artifact.reason}", "warning"))
+            return _floor(artifact.state, f"the artifact failed: {artifact.reason}")
+        accuracy = reference.accuracy
+        gap = accuracy - artifact.accuracy
+        return Feedback(
+            State.SCORED,
+            screening_score(accuracy, gap, self._criterion.tau0),
+            {"reference_accuracy": accuracy, "gap": max(0.0, gap)},
+            excerpts=_excerpts(examples, reference, artifact),
+        )
+
+    def _answers(self, examples: list[Example]) -> tuple[Scores, Scores | None]:
+        """φ on a few first: where it fails, the artifact's answers could not make a break."""
+        reference = self._session.reference()
+        first = examples[:_FIRST_LOOK]
+        (look,) = self._evaluator.evaluate([reference], first, stage=self._stage, meter=self._meter)
+        most = (sum(look.means) + len(examples) - len(first)) / len(examples)
+        if most < self._criterion.tau0 or look.accuracy < 0.5:
+            return look, None
+        both = self._evaluator.evaluate(
+            [reference, self._artifact], examples, stage=self._stage, meter=self._meter
+        )
+        return both[0], both[1]
+
+    # -- admission --------------------------------------------------------------------------
+
+    def _try_to_admit(self, candidate: Candidate, feedback: Feedback) -> None:
+        knobs = self._config.admission
+        number = len(self.result.attempts) + 1
+        # The seeds depend on the program and on a secret of the run; the search cannot aim at them.
+        secret = content_hash(["admission", self._config.seed, self._round])
+        seeds = admission_seeds(secret, candidate.key, number, knobs.examples + knobs.sealed)
+        built = self._session.build_probe(candidate.source, seeds)
+        if built.state is not State.SCORED:
+            self._count_rejection(_floor(built.state, built.rejected, {"code": "fresh-seeds"}))
+            self._progress.emit(
+                Message(f"not admitted: on fresh seeds the probe is rejected: {built.rejected}")
+            )
+            return
+        fresh, sealed = built.examples[: knobs.examples], built.examples[knobs.examples :]
+        reference, artifact = self._evaluator.evaluate(
+            [self._session.reference(), self._artifact],
+            fresh,
+            stage=f"round-{self._round}/admission",
+            meter=self._meter,
+        )
+        if artifact.state is not State.SCORED:
+            self._progress.emit(Message(f"not admitted: the artifact failed: {artifact.reason}"))
+            return
+        rule = AdmissionRule(self._criterion, knobs.examples, knobs.alpha)
+        verdict = judge(
+            reference.means, artifact.means, rule, number, seed=derive_seed("judge", number)
+        )
+        attempt = Attempt(candidate, verdict, feedback.objectives["gap"])
+        self.result.attempts.append(attempt)
+        self._store.event(
+            "admission",
+            {"stage": self._stage, "key": candidate.key, "verdict": verdict.to_json()},
+            key=f"{self._stage}/admission/{number}",
+        )
+        words = "admitted" if verdict.admitted else "not admitted"
+        self._progress.emit(Message(f"attempt {number}: {words}: {verdict.reason}"))
+        if verdict.admitted:
+            self.result.found = Found(
+                candidate, verdict, feedback.objectives["gap"], tuple(fresh), tuple(sealed)
+            )
+            raise StopSearch("a slice was admitted")
+
+
+def screening_score(accuracy: float, gap: float, tau0: float) -> float:
+    """The scalar that the search maximises, in [0, 1].
+
+    Below τ₀ it rises with the reference's accuracy up to 0.5, whatever the gap; from τ₀ on it is
+    0.5 plus half the gap, so that a gap counts only where the reference is valid.
+    """
+    if accuracy < tau0:
+        return 0.5 * accuracy / tau0 * 0.999
+    return 0.5 + 0.5 * max(0.0, gap)
+
+
+def _floor(state: State, reason: str, details: dict[str, Any] | None = None) -> Feedback:
+    return Feedback(state, 0.0, dict.fromkeys(OBJECTIVES, 0.0), reason, details=details or {})
+
+
+def _excerpts(
+    examples: Sequence[Example], reference: Scores, artifact: Scores | None
+) -> tuple[Excerpt, ...]:
+    """At most one example that was lost and one that was kept, shortened."""
+    chosen: dict[bool, Excerpt] = {}
+    for i, row in enumerate(reference.outcomes):
+        other = artifact.outcomes[i][0] if artifact is not None else None
+        lost = (row[0].score or 0) > ((other.score or 0) if other else 0)
+        if lost in chosen:
+            continue
+        example = examples[i]
+        chosen[lost] = Excerpt(
+            prompt=shorten(example.context) + "\n" + example.question,
+            gold=", ".join(example.answers),
+            reference=row[0].answer[:200],
+            artifact=other.answer[:200] if other else "",
+        )
+    return tuple(chosen.values())
+
+
+def shorten(text: str, limit: int = _EXCERPT_CHARACTERS) -> str:
+    """Head and tail of a long text."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} […] {text[-half:]}"

@@ -1,0 +1,550 @@
+"""The trusted side of the domain: φ, the artifacts' caches, decoding and scores.
+
+One prefill serves the reference and every artifact; the isolated side only turns the captured
+prefill into a compressed cache, which is checked, measured and decoded here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from galoop.domains.kv_compression import audit
+from galoop.domains.kv_compression.capture import Prefill, PrefillCache, prefill
+from galoop.domains.kv_compression.decode import CompressedCache, Decoder, Row
+from galoop.domains.kv_compression.tensors import pack, unpack
+from galoop.domains.text.scoring import score
+from galoop.errors import InfrastructureError, IsolationError, UsageError
+from galoop.hashing import content_hash, derive_seed
+from galoop.types import Candidate, Example, Outcome, State
+
+if TYPE_CHECKING:
+    from galoop.isolation import Child, ForkServer, Limits, Tier
+    from galoop.models import ModelInfo
+
+logger = logging.getLogger(__name__)
+
+#: Raise when a change of the harness changes answers or scores: old outcomes then count no more.
+HARNESS_VERSION = 1
+EXAMPLES_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class System:
+    """What answers: the reference, or an artifact under its budget.
+
+    Attributes
+    ----------
+    key : str
+        Content hash that includes model, dtype, versions and budget.
+    name : str
+    candidate : Candidate or None
+        None is the reference.
+    budget : mapping
+    trusted : bool
+        Whether the code is an installed package's and not a candidate's. Only such an artifact
+        may be evaluated in kvpress's own pipeline, where its cache cannot be measured from
+        outside.
+    """
+
+    key: str
+    name: str
+    candidate: Candidate | None = None
+    budget: Mapping[str, float] = field(default_factory=dict)
+    trusted: bool = False
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the session computes. ``exact_margin`` None takes the dtype's own default."""
+
+    device: str = "cpu"
+    threads: int = 0
+    workers: int = 0
+    decode_batch: int = 32
+    exact_margin: float | None = None
+    capture_bytes: int = 2 * 2**30
+    tier: Tier | None = None
+    limits: Limits | None = None
+
+
+#: Batched and one-by-one logits were seen to differ by up to 0.4 in bfloat16 and 3e-5 in float32.
+MARGINS = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
+
+
+class Session:
+    """One loaded model, one isolated server, and everything that is evaluated on them.
+
+    Parameters
+    ----------
+    info : ModelInfo
+    options : Options
+    """
+
+    def __init__(self, info: ModelInfo, options: Options | None = None) -> None:
+        self.info = info
+        self.options = options or Options()
+        self._captures = PrefillCache(self.options.capture_bytes)
+        self._server: ForkServer | None = None
+        self._modes: dict[str, str] = {}
+        self._reference_tokens: dict[str, list[int]] = {}
+        self.model_seconds = 0.0
+
+    # -- identity ---------------------------------------------------------------------------
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        from importlib.metadata import version
+
+        return {
+            "harness": HARNESS_VERSION,
+            "model": self.info.fingerprint,
+            "versions": {name: version(name) for name in ("torch", "transformers", "kvpress")},
+        }
+
+    def reference(self) -> System:
+        """The unapproximated model φ."""
+        return System(key=content_hash([self._identity, "reference"]), name="reference")
+
+    def artifact(
+        self, candidate: Candidate, budget: Mapping[str, float], *, name: str, trusted: bool = False
+    ) -> System:
+        """An artifact under a budget."""
+        key = content_hash([self._identity, candidate.key, dict(budget)])
+        return System(key, name, candidate, dict(budget), trusted)
+
+    # -- model ------------------------------------------------------------------------------
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any]:
+        import torch
+
+        from galoop.models import load
+
+        if self.options.threads:
+            torch.set_num_threads(self.options.threads)
+        return load(self.info, device=self.options.device)
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        margin = self.options.exact_margin
+        if margin is None:
+            margin = MARGINS.get(self.info.dtype, 0.5)
+        return Decoder(self._loaded[0], margin=margin, batch=self.options.decode_batch)
+
+    @cached_property
+    def _preprocess(self) -> Callable[[Example], tuple[list[int], list[int]]]:
+        """kvpress's own tokenisation: template split, question and prefix never compressed."""
+        from kvpress.pipeline import KVPressTextGenerationPipeline
+
+        pipeline = object.__new__(KVPressTextGenerationPipeline)
+        pipeline.tokenizer = self._loaded[1]
+
+        def tokenise(example: Example) -> tuple[list[int], list[int]]:
+            out = pipeline.preprocess(
+                example.context, [example.question], example.answer_prefix, 10**9
+            )
+            return out["context_ids"][0].tolist(), out["questions_ids"][0][0].tolist()
+
+        return tokenise
+
+    def tokenise(self, example: Example) -> tuple[list[int], list[int]]:
+        """Context ids and question ids.
+
+        Raises
+        ------
+        UsageError
+            When the prompt does not fit the model's window.
+        """
+        context, question = self._preprocess(example)
+        total = len(context) + len(question) + example.max_new_tokens
+        if total > self.info.window:
+            raise UsageError(
+                f"an example needs {total} tokens ({len(context)} context, {len(question)} "
+                f"question, {example.max_new_tokens} answer); the window of {self.info.name} "
+                f"holds {self.info.window}",
+                "use shorter contexts or another model",
+            )
+        return context, question
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of ``text`` alone."""
+        return len(self._loaded[1].encode(text, add_special_tokens=False))
+
+    # -- evaluation -------------------------------------------------------------------------
+
+    def run(
+        self, systems: Sequence[System], examples: Sequence[Example], repeat: int = 0
+    ) -> Iterator[list[tuple[System, Example, Outcome]]]:
+        """Evaluate every system on every example, some examples at a time.
+
+        Yields
+        ------
+        list of (System, Example, Outcome)
+            One list a chunk of examples. A system that turns out invalid or failed on an example
+            is not evaluated on later ones.
+        """
+        out: set[str] = set()
+        with ExitStack() as stack:
+            runners = {s.key: stack.enter_context(_Runner(self, s)) for s in systems if s.candidate}
+            for start in range(0, len(examples), EXAMPLES_AT_ONCE):
+                chunk = examples[start : start + EXAMPLES_AT_ONCE]
+                live = [s for s in systems if s.key not in out]
+                if not live:
+                    return
+                rows = self._run_chunk(live, runners, chunk, repeat)
+                out |= {s.key for s, _, o in rows if o.state in (State.INVALID, State.FAILED)}
+                yield rows
+
+    def _run_chunk(
+        self,
+        systems: Sequence[System],
+        runners: Mapping[str, _Runner],
+        examples: Sequence[Example],
+        repeat: int,
+    ) -> list[tuple[System, Example, Outcome]]:
+        began = time.perf_counter()
+        jobs = [(s, e) for e in examples for s in systems]
+        prompts = {e.key: self.tokenise(e) for e in examples}
+        captures = {e.key: self._capture(prompts[e.key][0]) for e in examples}
+        results: dict[tuple[str, str], Outcome] = {}
+        rows: dict[tuple[str, str], tuple[Row, dict[str, float]]] = {}
+        # An artifact that fails at all mostly fails at once: its first example goes alone, so that
+        # one that hangs costs its time limit once, and which outcomes exist is no race.
+        for s in systems:
+            if s.candidate:
+                first = examples[0]
+                runners[s.key].prove(captures[first.key], prompts[first.key], first, repeat)
+        with ThreadPoolExecutor(self._worker_count) as pool:
+            pending = {
+                (s.key, e.key): pool.submit(
+                    runners[s.key].compress, captures[e.key], prompts[e.key], e, repeat
+                )
+                for s, e in jobs
+                if s.candidate
+            }
+            for s, e in jobs:
+                if s.candidate is None:
+                    made: _Made = _Made(cache=full_cache(captures[e.key]))
+                else:
+                    made = pending[s.key, e.key].result()
+                if made.outcome is not None:
+                    results[s.key, e.key] = made.outcome
+                elif made.tokens is not None:
+                    results[s.key, e.key] = self._scored(e, made.tokens, made.measured)
+                else:
+                    assert made.cache is not None
+                    row = Row(made.cache, prompts[e.key][1], self._draft(e), e.max_new_tokens)
+                    rows[s.key, e.key] = (row, made.measured)
+        self._decoder.decode([row for row, _ in rows.values()])
+        by_key = {e.key: e for e in examples}
+        for (system, example), (row, measured) in rows.items():
+            results[system, example] = self._scored(by_key[example], row.tokens, measured)
+        for s in systems:
+            if s.candidate is None:
+                for e in examples:
+                    self._reference_tokens[e.key] = rows[s.key, e.key][0].tokens
+        self.model_seconds += time.perf_counter() - began
+        return [(s, e, results[s.key, e.key]) for s, e in jobs]
+
+    @property
+    def _worker_count(self) -> int:
+        return self.options.workers or max(1, min(4, os.cpu_count() or 1))
+
+    def _capture(self, context_ids: list[int]) -> Prefill:
+        return self._captures.get(context_ids, lambda ids: prefill(self._loaded[0], ids))
+
+    def _draft(self, example: Example) -> list[int]:
+        """A guess of the answer: what the reference said, else the gold answer and a full stop."""
+        known = self._reference_tokens.get(example.key)
+        if known is not None:
+            return known[: example.max_new_tokens - 1]
+        tokenizer = self._loaded[1]
+        space = "" if example.answer_prefix.endswith((" ", "\n")) else " "
+        text = space + ", ".join(example.answers) + "."
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+        stop = tokenizer.eos_token_id
+        return [*ids, *([stop] if stop is not None else [])][: example.max_new_tokens - 1]
+
+    def _scored(
+        self, example: Example, tokens: list[int], measured: Mapping[str, float]
+    ) -> Outcome:
+        text = str(self._loaded[1].decode(tokens, skip_special_tokens=True))
+        return Outcome(State.SCORED, text, score(text, example), "", dict(measured))
+
+    # -- isolation --------------------------------------------------------------------------
+
+    def fork(self, files: Mapping[str, str], budget: Mapping[str, float]) -> Child:
+        """A confined process that serves one artifact; the warm parent starts on first use."""
+        from galoop.isolation import ForkServer, Limits
+
+        init = {"files": dict(files), "compression_ratio": budget.get("compression_ratio", 0.0)}
+        for attempt in (1, 2):
+            if self._server is None or not self._server.alive:
+                self._server = ForkServer(
+                    "galoop.domains.kv_compression.worker:warm",
+                    {"path": str(self.info.path), "dtype": self.info.dtype},
+                    tier=self.options.tier,
+                    readable=[self.info.path],
+                    name=f"model server of {self.info.name}",
+                )
+            try:
+                return self._server.fork(
+                    "galoop.domains.kv_compression.worker:serve",
+                    init,
+                    self.options.limits or Limits(),
+                )
+            except IsolationError as error:
+                if attempt == 2:
+                    raise
+                logger.warning("the model server is started again: %s", error)
+                self._server.close()
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """End the isolated server."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def full_cache(captured: Prefill) -> CompressedCache:
+    """The reference's cache: everything is kept."""
+    layers = captured.keys.shape[0]
+    return CompressedCache(
+        list(captured.keys), list(captured.values), [None] * layers, captured.length
+    )
+
+
+@dataclass
+class _Made:
+    """What an artifact made of one context: a cache, or (pipeline) an answer, or a failure."""
+
+    cache: CompressedCache | None = None
+    tokens: list[int] | None = None
+    outcome: Outcome | None = None
+    measured: dict[str, float] = field(default_factory=dict)
+
+
+def _bad(state: State, reason: str) -> _Made:
+    return _Made(outcome=Outcome(state, reason=reason))
+
+
+class _Runner:
+    """The confined processes of one artifact during one call of :meth:`Session.run`."""
+
+    def __init__(self, session: Session, system: System) -> None:
+        assert system.candidate is not None
+        self._session = session
+        self._system = system
+        self._idle: list[tuple[Child, dict[str, Any]]] = []
+        self._failed: _Made | None = None
+        self._proof: dict[tuple[str, int], _Made] = {}
+
+    def __enter__(self) -> _Runner:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for child, _ in self._idle:
+            child.close()
+
+    def prove(
+        self,
+        captured: Prefill,
+        prompt: tuple[list[int], list[int]],
+        example: Example,
+        repeat: int,
+    ) -> None:
+        """Compress the first example of the call alone; a failure here ends the artifact."""
+        if not self._proof:
+            made = self.compress(captured, prompt, example, repeat)
+            self._proof[example.key, repeat] = made
+            if made.outcome is not None:
+                self._failed = made
+
+    def compress(
+        self,
+        captured: Prefill,
+        prompt: tuple[list[int], list[int]],
+        example: Example,
+        repeat: int,
+    ) -> _Made:
+        """Let the artifact compress one context; never raises for what the artifact does."""
+        from galoop.isolation import CandidateError
+
+        if self._failed is not None:
+            return self._failed
+        if (example.key, repeat) in self._proof:
+            return self._proof[example.key, repeat]
+        try:
+            child, spec = self._idle.pop() if self._idle else self._start()
+            made = self._ask(child, spec, captured, prompt, example, repeat)
+            self._idle.append((child, spec))
+        except CandidateError as error:
+            made = _bad(State.FAILED, _reason(error))
+        except _Refused as error:
+            made = _bad(error.state, str(error))
+        return made
+
+    def _start(self) -> tuple[Child, dict[str, Any]]:
+        assert self._system.candidate is not None
+        child = self._session.fork(self._system.candidate.files, self._system.budget)
+        spec = _checked(child.call({"op": "load"}))
+        mode = spec.get("mode")
+        if mode not in ("replay", "prefill", "pipeline"):
+            raise _Refused(State.INVALID, f"unknown execution mode {mode!r}")
+        if mode == "pipeline" and not self._system.trusted:
+            raise _Refused(
+                State.INVALID,
+                "the artifact acts while decoding or changes positions, so its cache cannot be "
+                "measured from outside; compress at prefill time",
+            )
+        return child, spec
+
+    def _ask(
+        self,
+        child: Child,
+        spec: Mapping[str, Any],
+        captured: Prefill,
+        prompt: tuple[list[int], list[int]],
+        example: Example,
+        repeat: int,
+    ) -> _Made:
+        assert self._system.candidate is not None
+        seed = derive_seed("artifact", self._system.candidate.key, example.key, repeat)
+        began = time.perf_counter()
+        if spec["mode"] == "pipeline":
+            return self._pipeline(child, spec, captured, prompt, example, seed)
+        from galoop.isolation import new_output_memfd, read_output
+
+        out = new_output_memfd("cache")
+        try:
+            if spec["mode"] == "replay":
+                source = _input_file(captured)
+                try:
+                    reply = child.call({"op": "replay", "seed": seed}, [source, out])
+                finally:
+                    os.close(source)
+            else:
+                request = {
+                    "op": "prefill",
+                    "seed": seed,
+                    "context_ids": prompt[0],
+                    "eager": bool(spec.get("eager")),
+                }
+                reply = child.call(request, [out])
+            seconds = time.perf_counter() - began
+            _checked(reply)
+            data = read_output(out, 4 * captured.nbytes + 2**20)
+        except ValueError as error:
+            return _bad(State.INVALID, str(error))
+        finally:
+            os.close(out)
+        return self._audited(data, captured, reply, seconds)
+
+    def _audited(
+        self, data: bytes, captured: Prefill, reply: Mapping[str, Any], seconds: float
+    ) -> _Made:
+        try:
+            cache = audit.rebuild(unpack(data), captured)
+        except (ValueError, audit.ContractError) as error:
+            return _bad(State.INVALID, str(error))
+        kept = audit.measure(cache, captured)
+        fed = reply.get("forward_tokens")
+        tokens = fed if isinstance(fed, int) and fed >= 0 else 0
+        extra = max(0.0, tokens / captured.length - 1.0)
+        # In the mode with its own prefill, the prefill is part of the measured time.
+        added = max(0.0, seconds - (captured.seconds if tokens else 0.0)) / captured.seconds
+        flat = [n for heads in kept.per_head for n in heads]
+        measured = {
+            "kept_fraction": kept.fraction,
+            "kept_bytes": float(kept.bytes),
+            "kept_least_per_head": float(min(flat)),
+            "kept_most_per_head": float(max(flat)),
+            "extra_forward_passes": extra,
+            "added_latency": added,
+        }
+        reason = audit.over_budget(
+            kept, captured, self._system.budget, extra_forward_passes=extra, added_latency=added
+        )
+        if reason:
+            return _Made(outcome=Outcome(State.INVALID, reason=reason, measured=measured))
+        return _Made(cache=cache, measured=measured)
+
+    def _pipeline(
+        self,
+        child: Child,
+        spec: Mapping[str, Any],
+        captured: Prefill,
+        prompt: tuple[list[int], list[int]],
+        example: Example,
+        seed: int,
+    ) -> _Made:
+        reply = _checked(
+            child.call(
+                {
+                    "op": "pipeline",
+                    "seed": seed,
+                    "context_ids": prompt[0],
+                    "question_ids": prompt[1],
+                    "max_new_tokens": example.max_new_tokens,
+                    "eager": bool(spec.get("eager")),
+                }
+            )
+        )
+        tokens, kept = reply.get("tokens"), reply.get("kept")
+        if not _ints(tokens) or not _ints(kept):
+            raise InfrastructureError("the pipeline's reply is not lists of whole numbers")
+        assert tokens is not None
+        assert kept is not None
+        # The cache holds question and answer as well when the pipeline is through.
+        own = len(prompt[1]) + len(tokens) - 1
+        entries = sum(max(0, n - own) for n in kept)
+        full = captured.keys.shape[0] * captured.length
+        return _Made(tokens=tokens, measured={"kept_fraction": entries / full})
+
+
+class _Refused(Exception):
+    """The artifact reported an error, or may not be evaluated."""
+
+    def __init__(self, state: State, reason: str) -> None:
+        self.state = state
+        super().__init__(reason)
+
+
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
+    if "error" in reply:
+        state = State.INVALID if reply.get("state") == "invalid" else State.FAILED
+        raise _Refused(state, str(reply["error"])[:600])
+    return reply
+
+
+def _reason(error: Any) -> str:
+    tail = error.output.strip().splitlines()[-1:] if error.output else []
+    return error.reason + (f" (last output: {tail[0][:200]})" if tail else "")
+
+
+def _ints(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, int) for v in value)
+
+
+def _input_file(captured: Prefill) -> int:
+    from galoop.isolation import memfd_from_bytes
+
+    return memfd_from_bytes(
+        pack({"hidden": captured.hidden, "keys": captured.keys, "values": captured.values}),
+        "prefill",
+    )

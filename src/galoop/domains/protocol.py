@@ -1,0 +1,103 @@
+"""What a domain gives to the loop. A domain is a folder that can be deleted without another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from galoop.proposers.protocol import Proposer, Task
+from galoop.types import Candidate, Example, Outcome, State
+
+if TYPE_CHECKING:
+    from galoop.config import ExperimentConfig
+
+
+class SystemLike(Protocol):
+    """What answers examples: the reference φ or an artifact A under its budget."""
+
+    @property
+    def key(self) -> str:
+        """Content hash that includes model, dtype, versions and budget."""
+        ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """None: the reference."""
+        ...
+
+
+class BuiltProbe(Protocol):
+    """The examples of a probe, or why there are none."""
+
+    @property
+    def examples(self) -> tuple[Example, ...]: ...
+    @property
+    def rejected(self) -> str: ...
+    @property
+    def state(self) -> State: ...
+
+
+class DomainSession(Protocol):
+    """A domain opened for one experiment: model loaded, isolation running."""
+
+    def probe_task(self, frozen: Sequence[str]) -> Task:
+        """What a discriminator's proposer is told."""
+        ...
+
+    def artifact_task(self) -> Task:
+        """What a generator's proposer is told."""
+        ...
+
+    def build_probe(self, source: str, seeds: Sequence[int]) -> BuiltProbe:
+        """Run a probe isolated and check its examples."""
+        ...
+
+    def reference(self) -> Any:
+        """The system φ."""
+        ...
+
+    def start_artifact(self) -> Candidate:
+        """A₀, materialised as a folder."""
+        ...
+
+    def artifact(self, candidate: Candidate, name: str, *, trusted: bool = False) -> Any:
+        """An artifact as a system, under the experiment's budget."""
+        ...
+
+    def run(
+        self, systems: Sequence[Any], examples: Sequence[Example], repeat: int
+    ) -> Iterator[list[tuple[Any, Example, Outcome]]]:
+        """Evaluate systems on examples, a chunk of examples at a time."""
+        ...
+
+    def suite_examples(self, suite: str, component: str, n: int, seed: int) -> list[Example]:
+        """Examples of a suite's component at the experiment's length."""
+        ...
+
+    def proposer(self, name: str, kind: str, seed: int) -> Proposer:
+        """A proposer for one search."""
+        ...
+
+    def describe(self) -> Mapping[str, Any]:
+        """Model, dtype, fingerprint, versions, isolation: what the figures depend on."""
+        ...
+
+    @property
+    def model_seconds(self) -> float:
+        """Seconds spent on evaluating so far."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Domain(Protocol):
+    """A domain."""
+
+    name: str
+
+    def open(self, config: ExperimentConfig, say: Callable[[str], None]) -> DomainSession:
+        """Load what the experiment needs; ``say`` takes lines for the reader."""
+        ...

@@ -1,0 +1,411 @@
+"""The generator: a search over algorithms that repair the benchmark at the same budget.
+
+Three hurdles stand between a candidate and a generation, each on examples that the one before did
+not show: the primary set steers the search; the confirmation set (open examples of the slices that
+no search has seen) must show an improvement and no loss of an earlier slice; the gate holds every
+component of the established suites against the start artifact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from galoop.config import ExperimentConfig
+from galoop.discriminator import shorten
+from galoop.domains.protocol import DomainSession
+from galoop.evaluation.noninferiority import ComponentVerdict, judge_component
+from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
+from galoop.evaluation.statistics import Interval, mcnemar_p, mean_interval
+from galoop.hashing import canonical_json, derive_seed
+from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
+from galoop.search.protocol import Problem, Search, StopSearch
+from galoop.store.run import RunStore
+from galoop.types import Candidate, Example, Excerpt, Feedback, State
+
+_FIRST_LOOK = 6
+#: A candidate whose first look lies this far below the best is not evaluated further.
+_BEHIND = 0.25
+
+
+@dataclass(frozen=True)
+class OpenSlice:
+    """A slice as the generator may see it."""
+
+    name: str
+    primary: tuple[Example, ...]
+    confirmation: tuple[Example, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a candidate does on one slice's confirmation set, against its parent."""
+
+    slice: str
+    old: Interval
+    new: Interval
+    gained: int
+    lost: int
+    p_value: float
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate taken beyond the primary set."""
+
+    candidate: Candidate
+    accepted: bool
+    reason: str
+    primary: float
+    changes: tuple[Change, ...] = ()
+    components: tuple[ComponentVerdict, ...] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Improvement:
+    """How a search for a repair went."""
+
+    accepted: Trial | None = None
+    trials: list[Trial] = field(default_factory=list)
+    candidates: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    evaluations: int = 0
+    best: float = 0.0
+    parent: float = 0.0
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    stopped_by: str = ""
+
+
+class Generator:
+    """Searches for an artifact that solves the benchmark and loses nothing elsewhere.
+
+    Parameters
+    ----------
+    config, session, evaluator, store, progress, round
+        As for :class:`galoop.discriminator.Discriminator`.
+    slices : sequence of OpenSlice
+        B₁ … Bᵢ.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        session: DomainSession,
+        evaluator: PairedEvaluator,
+        store: RunStore,
+        progress: Progress,
+        round: int,
+        slices: Sequence[OpenSlice],
+    ) -> None:
+        self._config = config
+        self._session = session
+        self._evaluator = evaluator
+        self._store = store
+        self._progress = progress
+        self._round = round
+        self._slices = slices
+        self._stage = f"round-{round}/generator"
+        knobs = config.generator
+        self._meter = Meter(knobs.max_evaluations, knobs.max_seconds, knobs.max_dollars)
+        self.result = Improvement()
+        self._since_best = 0
+        self._ranked: dict[str, tuple[float, Candidate]] = {}
+        self._tried: set[str] = set()
+
+    def run(self, search: Search, parent: Candidate, start: Candidate) -> Improvement:
+        """Search until a candidate passes every hurdle or a cap is reached."""
+        self._parent = self._session.artifact(parent, "parent")
+        self._start = self._session.artifact(start, "A0")
+        seed = derive_seed("generator", self._config.seed, self._round)
+        problem = Problem(
+            task=self._session.artifact_task(),
+            proposer=self._session.proposer(self._config.generator.proposer, "artifact", seed),
+            evaluate=self._evaluate,
+            objectives=[s.name for s in self._slices],
+            seed=seed,
+            start=[parent],
+        )
+        self.result.stopped_by = search.run(problem)
+        self._try_the_rest()
+        self.result.evaluations = self._meter.evaluations
+        return self.result
+
+    # -- one candidate ----------------------------------------------------------------------
+
+    def _evaluate(self, candidate: Candidate) -> Feedback:
+        knobs = self._config.generator
+        # The parent is evaluated first and is not one of the candidates.
+        is_parent = candidate.key == self._parent.candidate.key
+        if not is_parent:
+            if self.result.candidates >= knobs.max_candidates:
+                raise StopSearch(f"candidates: {knobs.max_candidates} tried")
+            if knobs.patience and self._since_best >= knobs.patience:
+                raise StopSearch(f"patience: no better one in {knobs.patience} candidates")
+            self._meter.check()
+            self.result.candidates += 1
+        number = self.result.candidates
+        self._progress.emit(CandidateStarted(number, candidate.note))
+        feedback = self._primary(candidate)
+        self._note(number, candidate, feedback, is_parent)
+        promising = feedback.score >= max(knobs.target, self.result.parent + knobs.promising)
+        if feedback.state is State.SCORED and not is_parent and promising:
+            self._try_candidate(candidate, feedback.score)
+        return feedback
+
+    def _note(self, number: int, candidate: Candidate, feedback: Feedback, is_parent: bool) -> None:
+        self._since_best += 1
+        if is_parent:
+            self.result.parent = self.result.best = feedback.score
+            self._since_best = 0
+        elif feedback.state is State.SCORED:
+            self._ranked[candidate.key] = (feedback.score, candidate)
+        else:
+            code = feedback.reason.split(":")[0][:60]
+            self.result.rejected[code] = self.result.rejected.get(code, 0) + 1
+        if feedback.score > self.result.best:
+            self.result.best = feedback.score
+            self.result.curve.append((number, feedback.score))
+            self._since_best = 0
+        files = self._store.put_object(canonical_json(dict(candidate.files)).encode("utf-8"))
+        self._store.event(
+            "candidate",
+            {
+                "stage": self._stage,
+                "number": number,
+                "key": candidate.key,
+                "files": files,
+                "note": candidate.note,
+                "state": str(feedback.state),
+                "score": feedback.score,
+                "objectives": dict(feedback.objectives),
+                "reason": feedback.reason,
+            },
+            key=f"{self._stage}/candidate/{number}",
+        )
+        self._progress.emit(
+            CandidateFinished(
+                number,
+                str(feedback.state),
+                feedback.score,
+                self.result.best,
+                feedback.reason,
+                candidate.note,
+            )
+        )
+
+    def _primary(self, candidate: Candidate) -> Feedback:
+        """Accuracy on the primary set of every slice, the newest slice first."""
+        system = self._session.artifact(candidate, "candidate")
+        look = [e for s in reversed(self._slices) for e in s.primary[:_FIRST_LOOK]]
+        (seen,) = self._evaluator.evaluate([system], look, stage=self._stage, meter=self._meter)
+        if seen.state is not State.SCORED:
+            return self._floor(seen)
+        if seen.accuracy + _BEHIND < self.result.best:
+            return self._feedback(candidate, look, seen, partial=True)
+        examples = [e for s in self._slices for e in s.primary]
+        (scores,) = self._evaluator.evaluate(
+            [system], examples, stage=self._stage, meter=self._meter
+        )
+        if scores.state is not State.SCORED:
+            return self._floor(scores)
+        return self._feedback(candidate, examples, scores, partial=False)
+
+    def _floor(self, scores: Scores) -> Feedback:
+        return Feedback(
+            scores.state, 0.0, {s.name: 0.0 for s in self._slices}, reason=scores.reason
+        )
+
+    def _feedback(
+        self, candidate: Candidate, examples: list[Example], scores: Scores, partial: bool
+    ) -> Feedback:
+        means = dict(zip((e.key for e in examples), scores.means, strict=True))
+        objectives = {}
+        for part in self._slices:
+            values = [means[e.key] for e in part.primary if e.key in means]
+            objectives[part.name] = sum(values) / len(values)
+        score = sum(objectives.values()) / len(objectives)
+        if partial:  # never better than a candidate that was evaluated in full
+            score = min(score, self.result.best - 1e-3)
+        return Feedback(
+            State.SCORED,
+            max(0.0, score),
+            objectives,
+            excerpts=self._excerpts(examples, scores),
+            details={"partial": partial, "n": len(examples)},
+        )
+
+    def _excerpts(self, examples: list[Example], scores: Scores) -> tuple[Excerpt, ...]:
+        for example, row in zip(examples, scores.outcomes, strict=True):
+            if not row[0].score:
+                return (
+                    Excerpt(
+                        prompt=shorten(example.context) + "\n" + example.question,
+                        gold=", ".join(example.answers),
+                        reference="",
+                        artifact=row[0].answer[:200],
+                    ),
+                )
+        return ()
+
+    # -- beyond the primary set -------------------------------------------------------------
+
+    def _try_the_rest(self) -> None:
+        """When the search ended without an acceptance: the best ones, while attempts are left."""
+        if self.result.accepted is not None:
+            return
+        least = self.result.parent + self._config.generator.promising
+        ranked = sorted(self._ranked.values(), key=lambda item: (-item[0], item[1].key))
+        for score, candidate in ranked:
+            if score < least:
+                return
+            try:
+                self._try_candidate(candidate, score)
+            except StopSearch as stop:
+                self.result.stopped_by = stop.reason
+                return
+
+    def _try_candidate(self, candidate: Candidate, score: float) -> None:
+        attempts = self._config.generator.attempts
+        if candidate.key in self._tried or len(self.result.trials) >= attempts:
+            return
+        self._tried.add(candidate.key)
+        trial = self._trial(candidate, score)
+        self.result.trials.append(trial)
+        number = len(self.result.trials)
+        self._store.event(
+            "trial",
+            {
+                "stage": self._stage,
+                "key": candidate.key,
+                "accepted": trial.accepted,
+                "reason": trial.reason,
+                "components": [v.to_json() for v in trial.components],
+            },
+            key=f"{self._stage}/trial/{number}",
+        )
+        words = "accepted" if trial.accepted else "not accepted"
+        self._progress.emit(Message(f"trial {number}: {words}: {trial.reason}"))
+        if trial.accepted:
+            self.result.accepted = trial
+            raise StopSearch("a generation was accepted")
+
+    def _trial(self, candidate: Candidate, score: float) -> Trial:
+        system = self._session.artifact(candidate, "candidate")
+        stage = f"round-{self._round}/confirmation"
+        examples = [e for s in self._slices for e in s.confirmation]
+        old, new = self._evaluator.evaluate([self._parent, system], examples, stage=stage)
+        if new.state is not State.SCORED:
+            return Trial(candidate, False, f"{new.state}: {new.reason}", score)
+        changes = tuple(self._change(s, old, new, examples) for s in self._slices)
+        alpha = self._config.generator.alpha
+        p = mcnemar_p(old.means, new.means)
+        measured = _measured(new)
+        if p > alpha:
+            reason = f"no improvement on the confirmation set (McNemar p = {p:.2g} > {alpha:g})"
+            return Trial(candidate, False, reason, score, changes, (), measured)
+        lost = next((c for c in changes[:-1] if c.status != "pass"), None)
+        if lost is not None:
+            reason = f"{lost.slice} would be lost: {lost.reason}"
+            return Trial(candidate, False, reason, score, changes, (), measured)
+        verdicts = self._gate(system)
+        bad = [v for v in verdicts if v.status in ("fail", "inconclusive")]
+        reason = (
+            f"gate: {bad[0].component} {bad[0].status}: {bad[0].reason}"
+            if bad
+            else f"improved (McNemar p = {p:.2g}, n = {len(examples)}) and passed the gate"
+        )
+        return Trial(candidate, not bad, reason, score, changes, tuple(verdicts), measured)
+
+    def _change(self, part: OpenSlice, old: Scores, new: Scores, examples: list[Example]) -> Change:
+        keys = {e.key for e in part.confirmation}
+        index = [i for i, e in enumerate(examples) if e.key in keys]
+        before = [old.means[i] for i in index]
+        after = [new.means[i] for i in index]
+        verdict = judge_component(
+            part.name,
+            [1.0] * len(index),
+            before,
+            after,
+            self._config.generator.slice_delta,
+            self._config.generator.alpha,
+            0.0,
+        )
+        return Change(
+            part.name,
+            mean_interval(before),
+            mean_interval(after),
+            sum(a > b for a, b in zip(after, before, strict=True)),
+            sum(a < b for a, b in zip(after, before, strict=True)),
+            mcnemar_p(before, after),
+            verdict.status,
+            verdict.reason,
+        )
+
+    def _gate(self, system: Any) -> list[ComponentVerdict]:
+        """Component by component; the first that does not pass ends it."""
+        verdicts = []
+        for name, examples in suite_components(self._config, self._session):
+            scores = self._evaluator.evaluate(
+                [self._session.reference(), self._start, system],
+                examples,
+                stage=f"round-{self._round}/gate",
+            )
+            reference, old, new = scores
+            if new.state is not State.SCORED or old.state is not State.SCORED:
+                raise StopSearch(f"gate: {name}: {new.reason or old.reason}")
+            verdict = judge_component(
+                name,
+                reference.means,
+                old.means,
+                new.means,
+                self._config.gate.delta,
+                self._config.gate.alpha,
+                self._config.gate.reference_floor,
+            )
+            verdicts.append(verdict)
+            self._progress.emit(Message(f"gate: {name}: {verdict.status}"))
+            if verdict.status in ("fail", "inconclusive"):
+                break
+        return verdicts
+
+
+def suite_components(
+    config: ExperimentConfig, session: DomainSession
+) -> list[tuple[str, list[Example]]]:
+    """Every component of the gate's suites with its examples: ``ruler/vt`` -> examples."""
+    from galoop.plugins import load
+
+    found = []
+    for suite in config.gate.suites:
+        available = load("suites", suite)().components()
+        wanted = [c for c in config.gate.components if c in available] or list(available)
+        for component in wanted:
+            seed = derive_seed("suite", config.seed, suite, component)
+            found.append(
+                (
+                    f"{suite}/{component}",
+                    session.suite_examples(suite, component, config.gate.examples, seed),
+                )
+            )
+    return found
+
+
+def _measured(scores: Scores) -> dict[str, float]:
+    """The measured budget over the examples: means, and extremes where they bind. No times."""
+    rows = [o.measured for row in scores.outcomes for o in row]
+    out: dict[str, float] = {}
+    for key, reduce in (
+        ("kept_fraction", max),
+        ("kept_bytes", max),
+        ("kept_least_per_head", min),
+        ("kept_most_per_head", max),
+        ("extra_forward_passes", max),
+    ):
+        values = [m[key] for m in rows if key in m]
+        if values:
+            out[key] = float(reduce(values))
+    return out

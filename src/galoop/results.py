@@ -1,0 +1,171 @@
+"""From what the stages left to the table, the result and its renderings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from galoop.benchmark import Slice
+from galoop.evaluation.statistics import mean_interval
+from galoop.generator import suite_components
+from galoop.report.model import (
+    Cell,
+    Column,
+    GenerationReport,
+    LedgerRow,
+    LoopResult,
+    LoopTable,
+    Provenance,
+    Rejection,
+    Row,
+    SearchReport,
+    SliceReport,
+)
+from galoop.report.progress import StageFinished, StageStarted
+from galoop.stages import DiscoverStage, ImproveStage, Run
+from galoop.types import Candidate, Example, State
+
+
+@dataclass
+class Standing:
+    """What the rounds have come to so far.
+
+    Attributes
+    ----------
+    systems : list of (str, Candidate)
+        A₀ and every accepted generation, oldest first.
+    """
+
+    systems: list[tuple[str, Candidate]]
+    slices: list[SliceReport] = field(default_factory=list)
+    generations: list[GenerationReport] = field(default_factory=list)
+    searches: list[SearchReport] = field(default_factory=list)
+    rejections: list[Rejection] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add_discovery(self, stage: DiscoverStage) -> None:
+        """Take in a discriminator stage."""
+        self.searches.append(stage.search)
+        self.rejections += stage.rejections
+        if stage.slice is not None:
+            self.slices.append(stage.slice)
+
+    def add_improvement(self, stage: ImproveStage) -> None:
+        """Take in a generator stage; an accepted artifact becomes the current one."""
+        self.searches.append(stage.search)
+        self.rejections += stage.rejections
+        made = stage.generation
+        if made is None:
+            self.notes.append(f"Round {stage.search.round}: no candidate was promising.")
+            return
+        self.generations.append(made)
+        if made.accepted:
+            self.systems.append((made.name, Candidate("artifact", made.files, made.words)))
+
+
+def write_result(
+    run: Run, standing: Standing, slices: Sequence[Slice], *, suites: bool = True
+) -> LoopResult:
+    """Fill in the table from sealed examples and suites; write result.json and the reports."""
+    from galoop.report import html, markdown, words
+
+    total = sum(len(s.sealed) for s in slices) * (len(standing.systems) + 1)
+    run.progress.emit(
+        StageStarted("report", 0, run.rounds, "measuring on sealed examples", evaluations=total)
+    )
+    table = _table(run, standing, slices, suites)
+    result = LoopResult(
+        provenance=_provenance(run),
+        table=table,
+        status="complete",
+        summary=words.summary(table, standing.slices, standing.generations),
+        slices=tuple(standing.slices),
+        generations=tuple(standing.generations),
+        searches=tuple(standing.searches),
+        rejections=tuple(standing.rejections),
+        ledger=_ledger(run),
+        notes=tuple(standing.notes),
+    )
+    run.store.write_text("report.md", markdown.render(result))
+    run.store.write_text("report.html", html.render(result))
+    run.store.write_text("result.json", result.dumps())
+    run.progress.emit(StageFinished("report", 0, "report written"))
+    return result
+
+
+def _table(run: Run, standing: Standing, slices: Sequence[Slice], suites: bool) -> LoopTable:
+    columns: list[Column] = []
+    cells: list[list[Cell | None]] = []
+    for one in slices:
+        columns.append(Column(one.name, one.name, "slice"))
+        for name, _ in standing.systems:
+            # Opening the sealed part is an event of its own, once a generation.
+            run.store.event(
+                "sealed-opened",
+                {"slice": one.name, "for": name},
+                key=f"sealed/{one.name}/{name}",
+            )
+        cells.append(_column(run, standing, one.sealed, "sealed"))
+    for name, examples in suite_components(run.config, run.session) if suites else []:
+        columns.append(Column(name, name.partition("/")[2], "suite"))
+        cells.append(_column(run, standing, examples, "suites"))
+    keys = ["reference", *(name for name, _ in standing.systems)]
+    rows = tuple(Row(key, key, tuple(column[i] for column in cells)) for i, key in enumerate(keys))
+    return LoopTable(tuple(columns), rows)
+
+
+def _column(
+    run: Run, standing: Standing, examples: Sequence[Example], stage: str
+) -> list[Cell | None]:
+    systems = [
+        run.session.reference(),
+        *(run.session.artifact(candidate, name) for name, candidate in standing.systems),
+    ]
+    scores = run.evaluator.evaluate(systems, examples, stage=stage)
+    return [Cell.of(mean_interval(s.means)) if s.state is State.SCORED else None for s in scores]
+
+
+def _provenance(run: Run) -> Provenance:
+    config, facts = run.config, dict(run.session.describe())
+    return Provenance(
+        name=config.name,
+        domain=config.domain,
+        seed=config.seed,
+        model=facts["model"],
+        dtype=facts["dtype"],
+        fingerprint=facts["fingerprint"],
+        start=config.artifact.start,
+        budget=config.artifact.budget,
+        criterion={"tau0": config.criterion.tau0, "tau": config.criterion.tau},
+        gate={
+            "delta": config.gate.delta,
+            "alpha": config.gate.alpha,
+            "reference_floor": config.gate.reference_floor,
+        },
+        isolation=str(facts.get("isolation", "")),
+        versions=facts["versions"],
+    )
+
+
+def _ledger(run: Run) -> tuple[LedgerRow, ...]:
+    """What was spent, without times: those stand in the store.
+
+    How the evaluations were cut into chunks depends on where a run was stopped, so entries are
+    summed and not counted.
+    """
+    sums: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for spend in run.store.spends():
+        key = (spend.stage, spend.who, spend.kind)
+        row = sums.setdefault(key, {"evaluations": 0, "in": 0, "out": 0, "dollars": 0.0})
+        row["evaluations"] += spend.evaluations
+        row["in"] += spend.input_tokens
+        row["out"] += spend.output_tokens
+        if spend.dollars is None:
+            row["dollars"] = None
+        elif row["dollars"] is not None:
+            row["dollars"] += spend.dollars
+    return tuple(
+        LedgerRow(stage, who, kind, 0, row["evaluations"], row["in"], row["out"], row["dollars"])
+        for (stage, who, kind), row in sorted(sums.items())
+    )

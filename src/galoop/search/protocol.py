@@ -1,0 +1,54 @@
+"""One protocol for search engines: GEPA, OpenEvolve, an agent's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from galoop.proposers.protocol import Proposer, Task
+from galoop.types import Candidate, Feedback
+
+
+class StopSearch(Exception):
+    """Raised by ``evaluate`` or ``propose`` to end the search now; what was found is kept."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What an engine is given. It must not know more than this.
+
+    Attributes
+    ----------
+    task : Task
+    proposer : Proposer
+    evaluate : callable
+        Candidate -> Feedback. Evaluating a candidate again is free and gives the same answer; it
+        raises :class:`StopSearch` when the search is over.
+    objectives : sequence of str
+        The Pareto axes; present in every feedback.
+    seed : int
+    start : sequence of Candidate
+        Candidates to begin with; empty is a seedless search.
+    """
+
+    task: Task
+    proposer: Proposer
+    evaluate: Callable[[Candidate], Feedback]
+    objectives: Sequence[str]
+    seed: int
+    start: Sequence[Candidate] = ()
+
+
+class Search(Protocol):
+    """A search engine. Its own caches, budgets and resume are not relied upon."""
+
+    name: str
+
+    def run(self, problem: Problem) -> str:
+        """Search until ``evaluate`` raises :class:`StopSearch`; returns its reason."""
+        ...

@@ -51,7 +51,7 @@ def test_every_knob_has_a_description_and_says_what_is_allowed() -> None:
         {"seed": 3, "discriminator.max_dollars": 0.5, "generator.max_evaluations": 7},
         {"artifact.start": 'AdaKVPress(CompactorPress()) # "quoted" \\ and\ttabbed é'},
         {"gate.suites": (), "gate.components": ("vt", "cwe"), "isolation.require": True},
-        {"evaluation.exact_margin": 1e-7, "criterion.tau": 1},
+        {"evaluation.exact_margin": 1e-7, "criterion.tau": 0},
     ],
 )
 def test_written_file_reads_back_as_equal(tmp_path: Path, overrides: dict[str, object]) -> None:

@@ -131,6 +131,9 @@ def test_later_attempts_ask_for_more() -> None:
     assert verdict_of(b=20, c=0, both=20, neither=0, attempt=1).admitted
     late = verdict_of(b=20, c=0, both=20, neither=0, attempt=20)
     assert not late.admitted
+    # Nor is a reference good enough that was at the first attempt, however large the gap.
+    assert not verdict_of(b=37, c=0, both=0, neither=3, attempt=5).admitted
+    assert binom.sf(39, 40, late.reference_lower) == pytest.approx(late.alpha_spent)
     assert late.alpha_spent == pytest.approx(alpha_at_attempt(0.05, 20))
     assert "the gap is 0.500" in late.reason
     assert "below 0.3" in late.reason

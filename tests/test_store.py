@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from galoop.errors import ExitCode, StoreError
+from galoop.store.database import Database
 from galoop.store.run import OutcomeRow, RunStore, Spend, Totals
 from galoop.types import Outcome, State
 
@@ -226,11 +227,28 @@ def test_text_files_are_written_as_given(run: RunStore) -> None:
     assert run.read_text("benchmark/B1/probe.py") == "x = 2\n"
 
 
+def test_a_file_is_replaced_and_not_overwritten(run: RunStore) -> None:
+    path = run.write_text("report.txt", "old\n" * 1000)
+    with path.open() as opened_before:
+        run.write_text("report.txt", "new\n")
+        assert opened_before.read() == "old\n" * 1000
+    assert path.read_text() == "new\n"
+
+
 @pytest.mark.parametrize(
     "name",
-    "|.|/etc/x|../x|a/../../x|run.sqlite|run.sqlite-wal|run.lock|objects/ab/cd|.tmp/1|a\0b".split(
-        "|"
-    ),
+    [
+        "",
+        ".",
+        "/etc/x",
+        "../x",
+        "a/../../x",
+        "run.sqlite",
+        "run.lock",
+        "objects/ab",
+        ".tmp/1",
+        "a\0b",
+    ],
 )
 def test_names_that_lead_elsewhere_are_refused(run: RunStore, name: str) -> None:
     with pytest.raises(StoreError, match="not one inside the run folder"):
@@ -394,6 +412,10 @@ def test_a_reader_may_not_write_and_a_closed_store_says_so(tmp_path: Path) -> No
         for write in writes:
             with pytest.raises(StoreError, match="opened to be read"):
                 write()
+    database = Database(tmp_path / "run", writable=False)
+    with pytest.raises(StoreError, match="cannot write"):  # SQLite itself forbids it, too
+        database.execute("DELETE FROM outcomes")
+    database.close()
     with RunStore.open(tmp_path / "run", writable=True) as writer:
         writer.record([("phi", "e2", 0, RIGHT)])
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["run.lock", "run.sqlite"]
@@ -454,7 +476,8 @@ def test_threads_share_a_store(run: RunStore) -> None:
     assert run.read_text("shared") in {f"t{k}" * 1000 for k in range(4)}
 
 
-def test_a_forked_child_can_neither_use_nor_keep_the_store(run: RunStore) -> None:
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_forked_child_can_neither_use_nor_keep_the_store(run: RunStore, closes: bool) -> None:
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     finish = context.Event()
@@ -463,8 +486,10 @@ def test_a_forked_child_can_neither_use_nor_keep_the_store(run: RunStore) -> Non
         try:
             run.outcome("phi", "e1", 0)
         except StoreError as error:
-            results.put(str(error))
-        run.close()
+            message = str(error)
+        if closes:
+            run.close()
+        results.put(message)
         finish.wait(60)
 
     process = context.Process(target=child)
@@ -472,7 +497,7 @@ def test_a_forked_child_can_neither_use_nor_keep_the_store(run: RunStore) -> Non
     try:
         assert "forked child" in results.get()
         run.record([("phi", "e1", 0, RIGHT)])  # its closing was none of ours
-        with pytest.raises(StoreError, match="in use"):
+        with pytest.raises(StoreError, match=f"in use by process {os.getpid()}"):
             RunStore.create_or_open(run.path, MANIFEST)
         run.close()
         assert process.is_alive()

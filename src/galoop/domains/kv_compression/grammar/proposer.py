@@ -95,7 +95,8 @@ class PressGrammar(GrammarProposer[Program]):
         weights = {}
         for name, bandit in self.choices.items():
             if name.startswith("use "):
-                weights[repr(name.removeprefix("use "))] = 2.0 * bandit.mean("yes")
+                # squared: a signal shares the credit of those that it appeared with
+                weights[repr(name.removeprefix("use "))] = (2.0 * bandit.mean("yes")) ** 2
         return weights
 
     def revive(self, candidate: Candidate) -> Program | None:
@@ -109,28 +110,24 @@ class PressGrammar(GrammarProposer[Program]):
         plain = Signal(BASE, transform="none")
         return normalise(Program(signals=(plain,), first=0, last=0, base=base))
 
-    def excluded(self, tree: Program, candidate: Candidate, request: Request) -> bool:
-        """Whether the harness knows this very folder already."""
-        return any(entry.candidate.key == candidate.key for entry in request.history)
-
     # Requests carry the budget and the press that the search started from.
 
     _ratio: float = 0.0
-    _base: str = ""
+    _base: str | None = None
 
     def propose(self, request: Request) -> Proposal:
         """Return a program that was never proposed or evaluated before in this search."""
         self._ratio = float(request.task.budget.get("compression_ratio", 0.0))
-        if not self._base:
-            start = [request.parent] if request.parent else []
-            for entry in (*request.history[:1], *start):
-                if revive(entry.candidate) is None:
-                    self._base = self._base or wrappable(entry.candidate)
+        started_from = [*request.history[:1], *([request.parent] if request.parent else [])]
+        if self._base is None and started_from:
+            first = started_from[0].candidate
+            own = revive(first)
+            self._base = own.base if own is not None else wrappable(first)
         return super().propose(request)
 
     def _chooser(self, context: MoveContext[Program]) -> Chooser:
         return Chooser(
-            context.rng, lambda slot, options: self.pick(slot, options, context), self._base
+            context.rng, lambda slot, options: self.pick(slot, options, context), self._base or ""
         )
 
     def _moved(self, name: str, tree: Program, context: MoveContext[Program]) -> Program | None:

@@ -158,6 +158,7 @@ class GrammarProposer(ABC, Generic[Tree]):
         self._seen: set[str] = set()
         self._learned: set[str] = set()
         self._best = 0.0
+        self._keys: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
 
     # What a grammar provides.
 
@@ -218,7 +219,7 @@ class GrammarProposer(ABC, Generic[Tree]):
         context = MoveContext(rng, request, self._known(request.history))
         parent = request.parent
         if parent is not None:
-            self._seen.add(parent.candidate.key)
+            self._seen.add(self._key(parent.candidate))
             found = self._from_parent(parent, context)
             if found is not None:
                 return Proposal(found)
@@ -233,7 +234,7 @@ class GrammarProposer(ABC, Generic[Tree]):
         )
 
     def _from_parent(self, parent: Evaluated, context: MoveContext[Tree]) -> Candidate | None:
-        origin = self._origins.get(parent.candidate.key)
+        origin = self._origins.get(self._key(parent.candidate))
         tree = origin.tree if origin is not None else self.revive(parent.candidate)
         if tree is None:
             return self._from_foreign(parent, context)
@@ -284,10 +285,17 @@ class GrammarProposer(ABC, Generic[Tree]):
         self._seen.add(candidate.key)
         self._origins[candidate.key] = origin
 
+    def _key(self, candidate: Candidate) -> str:
+        """The candidate's key; hashing the whole history at every request would be quadratic."""
+        content = (candidate.kind, tuple(candidate.files.items()))
+        if content not in self._keys:
+            self._keys[content] = candidate.key
+        return self._keys[content]
+
     def _known(self, history: Sequence[Evaluated]) -> tuple[tuple[Tree, Feedback], ...]:
         known = []
         for entry in history:
-            origin = self._origins.get(entry.candidate.key)
+            origin = self._origins.get(self._key(entry.candidate))
             if origin is not None and origin.tree is not None:
                 known.append((origin.tree, entry.feedback))
         return tuple(known)
@@ -295,7 +303,7 @@ class GrammarProposer(ABC, Generic[Tree]):
     def _learn(self, history: Sequence[Evaluated]) -> None:
         """Credit moves that beat their parent, and choices by how near they came to the best."""
         for entry in history:
-            key, feedback = entry.candidate.key, entry.feedback
+            key, feedback = self._key(entry.candidate), entry.feedback
             if key in self._learned or feedback.state is State.INFRASTRUCTURE:
                 continue
             self._learned.add(key)

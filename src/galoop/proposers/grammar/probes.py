@@ -37,17 +37,20 @@ the same chance, and only the feedback of the running search shifts these chance
 - Questions: five wordings; for the value of a key, for the values of up to three keys, or for the
   key of a value. Answer prefixes: none, "Answer:", a sentence, or the words of the entry.
 
-The prior prefers simple programs: one hop, one asked key, one value and no outdated entries are
-more likely than more of each, and small counts are as likely as large ones on a log scale. Where
-the reference itself fails on a parent, moves that make the example easier get more weight,
-because a probe that the reference cannot answer proves nothing. Words come from the wonderwords
-package. What it cannot say: reasoning other than following references, arithmetic, code,
-translation, other languages than English.
+The prior prefers simple programs: three of five fresh ones are plain, which means at most four
+keys, short values, one hop, one asked key, one value a key, no outdated entries, and an answer
+prefix that a reader can continue; the others draw from everything. Where the reference itself
+fails on a parent, moves that make the example easier get more weight, because a probe that the
+reference cannot answer proves nothing. Words come from the wonderwords package. What it cannot
+say: reasoning other than following references, arithmetic, code, translation, other languages
+than English.
 """
 
 FEWEST_TOKENS_AN_ENTRY = 10
-PLAIN = 0.5
+PLAIN = 0.6
 FEW = (1, 2, 3, 4)
+SHORT = (2, 3, 4, 5)
+CONTINUED = ("as in the entry", "sentence")
 HOPS = ("1", "2", "3")
 ASKED = (1, 1, 1, 2, 3)
 VALUES_PER_KEY = (1, 1, 1, 2, 3)
@@ -103,10 +106,11 @@ class ProbeGrammar(GrammarProposer[Program]):
 
         plain = rng.random() < PLAIN
         directions = space.DIRECTIONS[:1] if plain else space.DIRECTIONS
+        prefixes = CONTINUED if plain else space.PREFIXES
         program = Program(
             value=Value(
                 pick("value", space.VALUE_KINDS),
-                rng.choice(space.VALUE_SIZES),
+                rng.choice(SHORT if plain else space.VALUE_SIZES),
                 rng.random() < 0.25,
             ),
             key=pick("key", space.KEY_KINDS),
@@ -122,7 +126,7 @@ class ProbeGrammar(GrammarProposer[Program]):
             placement=Placement(pick("asked spot", space.SPOTS), pick("other spots", space.OTHERS)),
             ask=Ask(
                 rng.choice(space.QUESTIONS),
-                pick("prefix", space.PREFIXES),
+                pick("prefix", prefixes),
                 pick("direction", directions),
                 1 if plain else rng.choice(ASKED),
             ),

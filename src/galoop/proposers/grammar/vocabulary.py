@@ -88,10 +88,10 @@ class Words:
         self._avoid = avoid.lower()
         self._used: list[str] = []
 
-    def _draw(self, pool: list[str], count: int) -> list[str]:
-        self._rng.shuffle(pool)
+    def _draw(self, pool: tuple[str, ...], count: int) -> list[str]:
         taken: list[str] = []
-        for word in pool:
+        # More than are needed, since some are refused; shuffling all of a long list is slow.
+        for word in self._rng.sample(pool, min(len(pool), 4 * count + 60)):
             low = word.lower()
             if low in self._avoid or any(low in old or old in low for old in self._used):
                 continue
@@ -103,23 +103,23 @@ class Words:
 
     def nouns(self, count: int) -> list[str]:
         """``count`` nouns in lower case."""
-        return self._draw(list(_words("noun")), count)
+        return self._draw(_words("noun"), count)
 
     def adjectives(self, count: int) -> list[str]:
         """``count`` adjectives in lower case."""
-        return self._draw(list(_words("adjective")), count)
+        return self._draw(_words("adjective"), count)
 
     def verbs(self, count: int) -> list[str]:
         """``count`` verbs in lower case, in the infinitive."""
-        return self._draw(list(_words("verb")), count)
+        return self._draw(_words("verb"), count)
 
     def first_names(self, count: int) -> list[str]:
         """Up to ``count`` given names."""
-        return self._draw(list(FIRST_NAMES), count)
+        return self._draw(FIRST_NAMES, count)
 
     def last_names(self, count: int) -> list[str]:
         """Up to ``count`` family names."""
-        return self._draw(list(LAST_NAMES), count)
+        return self._draw(LAST_NAMES, count)
 
     def choice(self, options: tuple[str, ...]) -> str:
         """One of the options (not remembered as used)."""

@@ -119,6 +119,15 @@ def test_plain_lines_are_few_but_never_miss_a_better_candidate() -> None:
     assert "#1 invalid: no answer" in rejected[-1]
 
 
+def test_lines_about_evaluations_do_not_hide_candidates() -> None:
+    events: list[tuple[float, Event]] = [(0, STAGE), (1, finished(1, 0.5, 0.5))]
+    events += [(20, EvaluationsDone(3)), (1, finished(2, 0.1, 0.5))]
+    lines = plain(events)
+    assert "evaluations left" in lines[-2]
+    assert "candidate" not in lines[-2]
+    assert "candidate #2 0.10" in lines[-1]
+
+
 def test_a_closed_stream_does_not_end_the_run() -> None:
     stream = io.StringIO()
     view = PlainProgress(stream)

@@ -252,7 +252,7 @@ class PlainProgress:
         self._every = every
         self._clock = clock
         self._tally = Tally(clock)
-        self._last_line = float("-inf")
+        self._last_line = self._last_candidate = float("-inf")
         self._best: float | None = None
 
     def __enter__(self) -> Self:
@@ -275,8 +275,8 @@ class PlainProgress:
                 self._line(stage_words(event))
             case CandidateFinished():
                 better = self._best is None or event.best > self._best
-                if better or self._clock() - self._last_line >= self._every:
-                    self._best = event.best
+                if better or self._clock() - self._last_candidate >= self._every:
+                    self._best, self._last_candidate = event.best, self._clock()
                     self._line(self._candidate_words(event))
             case StageFinished():
                 self._line(f"{event.stage} done: {event.words}")
@@ -284,12 +284,12 @@ class PlainProgress:
                 self._line(f"warning: {event.text}" if event.level == "warning" else event.text)
             case EvaluationsDone():
                 if self._clock() - self._last_line >= 2 * self._every:
-                    self._line(f"  {self._figures()}")
+                    self._line(self._figures())
             case CandidateStarted():
                 pass
 
     def _candidate_words(self, event: CandidateFinished) -> str:
-        return f"  candidate {outcome_words(event)}; {self._figures()}"
+        return f"candidate {outcome_words(event)}; {self._figures()}"
 
     def _figures(self) -> str:
         tally = self._tally

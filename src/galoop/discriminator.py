@@ -31,6 +31,8 @@ from galoop.types import Candidate, Example, Excerpt, Feedback, State
 
 OBJECTIVES = ("reference_accuracy", "gap")
 _FIRST_LOOK = 4
+#: Fresh examples of an admission that are answered before asking whether it can still succeed.
+_BLOCK = 10
 _EXCERPT_CHARACTERS = 700
 
 
@@ -170,12 +172,12 @@ class Discriminator:
         return feedback
 
     def _looks_met(self, feedback: Feedback) -> bool:
-        objectives = feedback.objectives
+        objectives, margin = feedback.objectives, self._config.admission.screen_margin - 1e-9
         return (
             feedback.state is State.SCORED
             and len(self.result.attempts) < self._config.admission.attempts
-            and objectives["reference_accuracy"] >= self._criterion.tau0
-            and objectives["gap"] >= self._criterion.tau + self._config.admission.screen_margin
+            and objectives["reference_accuracy"] >= min(1.0, self._criterion.tau0 + margin)
+            and objectives["gap"] >= min(1.0, self._criterion.tau + margin)
         )
 
     def _log(self, number: int, candidate: Candidate, feedback: Feedback) -> None:
@@ -261,19 +263,12 @@ class Discriminator:
             )
             return
         fresh, sealed = built.examples[: knobs.examples], built.examples[knobs.examples :]
-        reference, artifact = self._evaluator.evaluate(
-            [self._session.reference(), self._artifact],
-            fresh,
-            stage=f"round-{self._round}/admission",
-            meter=self._meter,
-        )
+        rule = AdmissionRule(self._criterion, knobs.examples, knobs.alpha)
+        reference, artifact = self._answer_fresh(fresh, rule, number)
         if artifact.state is not State.SCORED:
             self._progress.emit(Message(f"not admitted: the artifact failed: {artifact.reason}"))
             return
-        rule = AdmissionRule(self._criterion, knobs.examples, knobs.alpha)
-        verdict = judge(
-            reference.means, artifact.means, rule, number, seed=derive_seed("judge", number)
-        )
+        verdict = judge(reference.means, artifact.means, rule, number)
         attempt = Attempt(candidate, verdict, feedback.objectives["gap"])
         self.result.attempts.append(attempt)
         self._store.event(
@@ -288,6 +283,32 @@ class Discriminator:
                 candidate, verdict, feedback.objectives["gap"], tuple(fresh), tuple(sealed)
             )
             raise StopSearch("a slice was admitted")
+
+    def _answer_fresh(
+        self, fresh: Sequence[Example], rule: AdmissionRule, number: int
+    ) -> tuple[Scores, Scores]:
+        """Answers on the fresh examples, some at a time, until they cannot be admitted any more.
+
+        Stopping early can only turn an admission away, so the error level is untouched.
+        """
+        systems = [self._session.reference(), self._artifact]
+        stage = f"round-{self._round}/admission"
+        reference, artifact = Scores(systems[0]), Scores(systems[1])
+        for end in range(_BLOCK, len(fresh) + _BLOCK, _BLOCK):
+            part = fresh[end - _BLOCK : end]
+            more = self._evaluator.evaluate(systems, part, stage=stage, meter=self._meter)
+            for kept, new in zip((reference, artifact), more, strict=True):
+                kept.outcomes += new.outcomes
+                kept.state, kept.reason = new.state, new.reason
+            left = len(fresh) - len(reference.outcomes)
+            if artifact.state is not State.SCORED or left <= 0:
+                break
+            best = judge(
+                [*reference.means, *[1.0] * left], [*artifact.means, *[0.0] * left], rule, number
+            )
+            if not best.admitted:
+                break
+        return reference, artifact
 
 
 def screening_score(accuracy: float, gap: float, tau0: float) -> float:

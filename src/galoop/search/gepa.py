@@ -101,9 +101,9 @@ class _Seat:
 
     def propose(
         self,
-        candidate: Mapping[str, str],
+        candidate: dict[str, str],
         reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
-        components: Sequence[str],
+        components_to_update: list[str],
     ) -> dict[str, str]:
         """GEPA's proposer: our own record of the parent, not GEPA's, goes to the seat."""
         parent = self._known.get(self._of_text(candidate[_COMPONENT]).key)
@@ -113,7 +113,7 @@ class _Seat:
             self.reason = self.reason or stop.reason
             return dict(candidate)
 
-    def stopped(self, state: Any) -> bool:
+    def stopped(self, gepa_state: Any) -> bool:
         """GEPA's stopper."""
         return bool(self.reason)
 

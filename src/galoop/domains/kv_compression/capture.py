@@ -80,11 +80,12 @@ def prefill(model: Any, context_ids: list[int]) -> Prefill:
         for hook in hooks:
             hook.remove()
     seconds = time.perf_counter() - began
+    layers: list[Any] = cache.layers
     return Prefill(
         context_ids=list(context_ids),
         hidden=torch.stack(hidden),
-        keys=torch.cat([layer.keys for layer in cache.layers]),
-        values=torch.cat([layer.values for layer in cache.layers]),
+        keys=torch.cat([layer.keys for layer in layers]),
+        values=torch.cat([layer.values for layer in layers]),
         seconds=seconds,
     )
 

@@ -231,7 +231,8 @@ class _Batch:
             return
         keep = [slot for slot, i in enumerate(self.slots) if i in self.active]
         index = torch.tensor(keep, device=self._device)
-        for layer in self._cache.layers:
+        layers: list[Any] = self._cache.layers
+        for layer in layers:
             layer.keys = layer.keys.index_select(0, index)
             layer.values = layer.values.index_select(0, index)
         self._valid = [v.index_select(0, index) for v in self._valid]

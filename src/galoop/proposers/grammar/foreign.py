@@ -10,7 +10,7 @@ import ast
 import random
 from dataclasses import dataclass
 
-MAX_CHARACTERS = 200_000
+MAX_CHARACTERS = 40_000
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ class _Writer:
             column = self.words.choice(COLUMNS)
             self.constants.append(block("KINDS", self.words.adjectives(12)))
             line = line.replace("{Column}", column.capitalize())
-            line = line.replace("{extra}", "{rng.choice(KINDS)}")
+            lines.append("extra = rng.choice(KINDS)")
             lines.append('group = rng.choice("ABCDEF")')
         self.entry_draws = "rng." in " ".join([*lines, line])
         parameters = ["rng: random.Random"] if self.entry_draws else []

@@ -118,7 +118,7 @@ class AdmissionConfig(Section):
     attempts: int = Field(5, ge=1, description="Most admission attempts in a round.")
     screen_margin: Probability = Field(
         0.1,
-        description="Screened figures must pass τ₀ and τ by this much before fresh seeds are spent.",
+        description="Screening must exceed τ₀ and τ by this much before fresh seeds are spent.",
     )
 
 

@@ -102,7 +102,7 @@ class Origin(Generic[Tree]):
 
     tree: Tree | None
     move: str
-    parent_score: float | None  # None: there was no parent, so no move was chosen
+    parent: Feedback | None  # None: there was no parent, so no move was chosen
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,14 @@ class GrammarProposer(ABC, Generic[Tree]):
         """Whether this program must not be proposed (for example: it is already frozen)."""
         return False
 
+    def paid(self, child: Feedback, parent: Feedback) -> bool:
+        """Whether the move from ``parent`` to ``child`` paid: the score rose."""
+        return child.score > parent.score + 1e-9
+
+    def worth(self, feedback: Feedback, best: float) -> float:
+        """What the choices in a program earn, in [0, 1]: its score relative to the best so far."""
+        return feedback.score / best if best > 0 else 0.0
+
     # What a grammar uses.
 
     def pick(self, slot: str, options: Sequence[str], context: MoveContext[Tree]) -> str:
@@ -224,8 +232,8 @@ class GrammarProposer(ABC, Generic[Tree]):
             if found is not None:
                 return Proposal(found)
         for _ in range(self.FRESH_ATTEMPTS):
-            score = None if parent is None else parent.feedback.score
-            found = self._accept(self.fresh(context), FRESH, score, context)
+            told = None if parent is None else parent.feedback
+            found = self._accept(self.fresh(context), FRESH, told, context)
             if found is not None:
                 return Proposal(found)
         raise BudgetExhausted(
@@ -248,7 +256,7 @@ class GrammarProposer(ABC, Generic[Tree]):
             if child is None:
                 tried.add(name)  # does not apply to this tree
                 continue
-            found = self._accept(child, name, parent.feedback.score, context)
+            found = self._accept(child, name, parent.feedback, context)
             if found is not None:
                 return found
             if attempt % 10 == 9 and name != FRESH:
@@ -264,12 +272,12 @@ class GrammarProposer(ABC, Generic[Tree]):
             if candidate is None:
                 return None
             if candidate.key not in self._seen:
-                self._remember(candidate, Origin(None, FOREIGN, parent.feedback.score))
+                self._remember(candidate, Origin(None, FOREIGN, parent.feedback))
                 return candidate
         return None
 
     def _accept(
-        self, tree: Tree, move: str, score: float | None, context: MoveContext[Tree]
+        self, tree: Tree, move: str, parent: Feedback | None, context: MoveContext[Tree]
     ) -> Candidate | None:
         identity = "tree:" + self.identity(tree)
         if identity in self._seen:
@@ -278,7 +286,7 @@ class GrammarProposer(ABC, Generic[Tree]):
         if candidate.key in self._seen or self.excluded(tree, candidate, context.request):
             return None
         self._seen.add(identity)
-        self._remember(candidate, Origin(tree, move, score))
+        self._remember(candidate, Origin(tree, move, parent))
         return candidate
 
     def _remember(self, candidate: Candidate, origin: Origin[Tree]) -> None:
@@ -301,7 +309,7 @@ class GrammarProposer(ABC, Generic[Tree]):
         return tuple(known)
 
     def _learn(self, history: Sequence[Evaluated]) -> None:
-        """Credit moves that beat their parent, and choices by how near they came to the best."""
+        """Credit moves that paid, and choices by what they are worth."""
         for entry in history:
             key, feedback = self._key(entry.candidate), entry.feedback
             if key in self._learned or feedback.state is State.INFRASTRUCTURE:
@@ -312,10 +320,10 @@ class GrammarProposer(ABC, Generic[Tree]):
             origin = self._origins.get(key)
             if origin is None:
                 continue
-            if origin.parent_score is not None:
-                paid = feedback.score > origin.parent_score + 1e-9
+            if origin.parent is not None:
+                paid = self.paid(feedback, origin.parent)
                 self.move_bandit.update(origin.move, 1.0 if paid else 0.0)
-            if origin.tree is not None and self._best > 0:
+            if origin.tree is not None:
+                reward = self.worth(feedback, self._best)
                 for slot, option in self.features(origin.tree).items():
-                    bandit = self.choices.setdefault(slot, Bandit())
-                    bandit.update(option, feedback.score / self._best)
+                    self.choices.setdefault(slot, Bandit()).update(option, reward)

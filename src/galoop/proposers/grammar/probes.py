@@ -14,7 +14,7 @@ from galoop.proposers.grammar import tree as space
 from galoop.proposers.grammar.engine import FRESH, GrammarProposer, Move, MoveContext
 from galoop.proposers.grammar.render import recover, render
 from galoop.proposers.grammar.tree import Ask, Entry, Filler, Placement, Program, Value
-from galoop.types import Candidate, State
+from galoop.types import Candidate, Feedback, State
 
 SPACE = """\
 The probe grammar writes programs that hide one or several values in a long text and ask for them.
@@ -180,6 +180,20 @@ class ProbeGrammar(GrammarProposer[Program]):
         mine = space.identity(tree)
         return any(space.identity(old) == mine for old in self._frozen(request.task.frozen))
 
+    def paid(self, child: Feedback, parent: Feedback) -> bool:
+        """The score rose; or, where it stays at the floor, the reference came nearer to valid."""
+        if child.score > parent.score + 1e-9:
+            return True
+        floor = child.score == parent.score == 0.0
+        return floor and reference_of(child) > reference_of(parent) + 1e-9
+
+    def worth(self, feedback: Feedback, best: float) -> float:
+        """A quarter for what the reference can answer, the rest for coming near the best score.
+
+        The square sets the best apart from the middling, so that the choices sharpen.
+        """
+        return 0.25 * min(1.0, reference_of(feedback)) + 0.75 * super().worth(feedback, best) ** 2
+
     def choice_weights(self, slot: str, context: MoveContext[Program]) -> Mapping[str, float]:
         """Kinds that frozen probes already use are half as likely, so that slices differ."""
         weights: dict[str, float] = {}
@@ -191,9 +205,11 @@ class ProbeGrammar(GrammarProposer[Program]):
     def move_weights(self, context: MoveContext[Program]) -> Mapping[str, float]:
         """What the reference cannot answer has to become easier first."""
         parent = context.request.parent
-        if parent is None or parent.feedback.state is not State.SCORED:
-            return {FRESH: 2.0}
-        reference = parent.feedback.objectives.get("reference_accuracy", 1.0)
+        if parent is None:
+            return {}
+        if parent.feedback.state is not State.SCORED and not reference_of(parent.feedback):
+            return {FRESH: 2.0}  # rejected before anybody answered
+        reference = reference_of(parent.feedback)
         if reference >= ENOUGH_REFERENCE:
             return {EASIER: 0.25}
         factor = 4.0 if reference < LOW_REFERENCE else 2.0
@@ -341,6 +357,11 @@ class ProbeGrammar(GrammarProposer[Program]):
         names = [item.name for item in dataclasses.fields(Program) if item.name != "words"]
         taken = context.rng.sample(names, context.rng.randint(1, len(names) - 1))
         return _changed(tree, **{name: getattr(partner, name) for name in taken})
+
+
+def reference_of(feedback: Feedback) -> float:
+    """The accuracy of the reference; 0 where none was measured."""
+    return feedback.objectives.get("reference_accuracy", 0.0)
 
 
 def _changed(tree: Program, **changes: Any) -> Program | None:

@@ -8,7 +8,7 @@ from galoop.models.cache import cache_root
 from galoop.models.dtypes import auto_dtype, resolve_dtype
 from galoop.models.info import ModelEntry, ModelInfo, UnknownModelError
 from galoop.models.loading import load, load_tokenizer
-from galoop.models.resolve import EMBEDDED, FAST, fetch, known_models, list_models, resolve
+from galoop.models.resolution import EMBEDDED, FAST, fetch, known_models, list_models, resolve
 
 __all__ = [
     "EMBEDDED",

@@ -26,6 +26,7 @@ def load(
         The folder cannot be loaded as a causal language model, or the device is not there.
     """
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     options: dict[str, Any] = {
@@ -38,7 +39,14 @@ def load(
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(info.path, **options)
             model = model.to(torch.device(device))
-        except (OSError, ValueError, KeyError, RuntimeError, AssertionError) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            RuntimeError,
+            AssertionError,
+            SafetensorError,
+        ) as error:
             words = str(error).strip().splitlines() or [type(error).__name__]
             raise ModelError(
                 f"{info.name} cannot be loaded from {info.path}: {words[0]}"

@@ -212,6 +212,33 @@ def test_expected_attention(row: tuple[Any, ...], covariance: bool, by_value: bo
     close(ours, theirs)
 
 
+@pytest.mark.parametrize("reduce", ["max", "mean"])
+@pytest.mark.parametrize("by_value", [True, False])
+def test_repeat_attention(layer: signals.Layer, reduce: str, by_value: bool) -> None:
+    """Query t, moved on by S positions: its logit with key s depends on t + S − s alone."""
+    frequency = layer.module.rotary_emb.inv_freq
+    expected = torch.zeros(1, HEADS, SIZE)
+    for q in range(QUERIES):
+        h, rows = q // (QUERIES // HEADS), []
+        for t in range(SIZE):
+            logits = []
+            for s in range(SIZE):
+                angle = torch.cat([(t + SIZE - s) * frequency] * 2)
+                x = layer.queries_pre[0, q, t]
+                turned = torch.cat([-x[DIM // 2 :], x[: DIM // 2]])
+                moved = x * angle.cos() + turned * angle.sin()
+                logits.append(moved @ layer.keys_pre[0, h, s] / math.sqrt(DIM))
+            rows.append(torch.stack(logits).softmax(dim=0))
+        weights = torch.stack(rows)
+        if reduce == "max":
+            expected[0, h] = torch.maximum(expected[0, h], weights.amax(dim=0))
+        else:
+            expected[0, h] += weights.mean(dim=0) / (QUERIES // HEADS)
+    if by_value:
+        expected = expected * layer.values.norm(dim=-1)
+    close(signals.repeat_attention(layer, reduce, by_value), expected)
+
+
 @pytest.mark.parametrize("versus", ["before", "around"])
 @pytest.mark.parametrize("width", [3, 0])
 def test_surprise(layer: signals.Layer, versus: str, width: int) -> None:
@@ -270,6 +297,7 @@ ALL: dict[str, Any] = {
     "surprise": signals.surprise,
     "lag": signals.lag,
     "recency": signals.recency,
+    "repeat_attention": signals.repeat_attention,
 }
 
 

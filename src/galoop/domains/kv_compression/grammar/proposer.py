@@ -26,8 +26,9 @@ exactly as many as the budget allows. It has
 - one to four signals: distinctiveness (KeyDiff's), novelty against all, earlier or later tokens,
   ridge leverage, norms, norm of the output projection, attention received from later tokens
   (H2O's), from the last window (SnapKV's), within chunks (Compactor's), expected from future
-  queries, surprise against the neighbourhood, LagKV's, position; on keys before or after RoPE,
-  values, both, or hidden states; and the score of the press that the search started from;
+  queries, from the context's own queries as if it came again (after KVzip), surprise against the
+  neighbourhood, LagKV's, position; on keys before or after RoPE, values, both, or hidden states;
+  and the score of the press that the search started from;
 - for each signal a sign, a transform (none, z-score, rank, softmax, log) and a pooling over
   neighbours;
 - a combination: weighted sum, product, maximum, reciprocal ranks, interleaving, two stages;

@@ -34,6 +34,7 @@ SIGNALS: Mapping[str, Mapping[str, tuple[Value, ...]]] = {
         "covariance": (True, False),
         "by_value": (True, False),
     },
+    "repeat_attention": {"reduce": ("max", "mean"), "by_value": (True, False)},
     "surprise": {
         "width": (2, 8, 32, 0),
         "versus": ("before", "around"),

@@ -17,6 +17,7 @@ from galoop.domains.kv_compression.signals.importance import (
     press_score,
     received_attention,
     recency,
+    repeat_attention,
     surprise,
     window_attention,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "received_attention",
     "recency",
     "reciprocal_rank",
+    "repeat_attention",
     "scale",
     "set_mask",
     "softmax",

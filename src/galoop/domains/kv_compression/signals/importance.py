@@ -209,6 +209,29 @@ def expected_attention(
     return score * layer.values.norm(dim=-1) if by_value else score
 
 
+def repeat_attention(layer: Layer, reduce: str = "max", by_value: bool = False) -> Tensor:
+    """Attention that the context's own queries would pay to it if the context came again.
+
+    The queries of the prefill are rotated on by S positions and attend to all keys of the context
+    (softmax(QKᵀ/√D), nothing masked); reduced over queries and over the group by ``max`` or
+    ``mean``; with ``by_value`` times ‖v‖. A one-pass approximation of KVzip (Kim et al. 2025,
+    arXiv:2505.23416), which runs the model over a repetition of the context.
+    """
+    keys, size, dim = layer.keys, layer.keys.shape[2], layer.keys.shape[-1]
+    position = torch.arange(size, 2 * size, device=keys.device).unsqueeze(0)
+    cos, sin = (part.float().unsqueeze(1) for part in layer.module.rotary_emb(keys, position))
+    queries = layer.queries_pre * cos + rotate_half(layer.queries_pre) * sin
+    weights = (grouped_logits(queries, keys) / math.sqrt(dim)).softmax(dim=-1)
+    if reduce == "max":
+        score = weights.amax(dim=-2)
+        score = score.view(score.shape[0], keys.shape[1], -1, size).amax(dim=2)
+    elif reduce == "mean":
+        score = mean_over_group(weights.mean(dim=-2), keys.shape[1])
+    else:
+        raise ValueError(f"reduce is {reduce!r}, one of max, mean")
+    return score * layer.values.norm(dim=-1) if by_value else score
+
+
 def surprise(
     layer: Layer, width: int = 8, versus: str = "before", source: str = "hidden"
 ) -> Tensor:

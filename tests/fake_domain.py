@@ -83,9 +83,7 @@ def draw(topic: int, hardness: float, *parts: Any) -> Example:
 def solves(skills: Sequence[float] | None, example: Example) -> bool:
     """Whether the reference (None) or an artifact solves an example."""
     topic, hardness, v, u = example.context.split()
-    return float(v) < 1.0 - float(hardness) and (
-        skills is None or float(u) < skills[int(topic)]
-    )
+    return float(v) < 1.0 - float(hardness) and (skills is None or float(u) < skills[int(topic)])
 
 
 # -- the domain ----------------------------------------------------------------------------
@@ -181,9 +179,7 @@ class FakeSession:
             raise UsageError(f"unknown artifact {name!r}; there are: {', '.join(SKILLS)}")
         return artifact(*SKILLS[name])
 
-    def artifact(
-        self, candidate: Candidate, name: str, *, trusted: bool = False
-    ) -> FakeSystem:
+    def artifact(self, candidate: Candidate, name: str, *, trusted: bool = False) -> FakeSystem:
         return FakeSystem(content_hash(["fake", candidate.key]), name, candidate)
 
     def run(
@@ -271,7 +267,9 @@ class RandomProposer:
         else:
             assert request.parent is not None
             skills = artifact_spec(request.parent.candidate)["skills"]
-            skills = [round(min(1.0, max(0.0, s + rng.choice([-0.2, 0.0, 0.3]))), 2) for s in skills]
+            skills = [
+                round(min(1.0, max(0.0, s + rng.choice([-0.2, 0.0, 0.3]))), 2) for s in skills
+            ]
             does = rng.choice(["", "", "", "", "", "invalid", "failed", "late"])
             made = artifact(*skills, does=does, salt=rng.randrange(10**6))
         return Proposal(made, self._cost)

@@ -19,6 +19,8 @@ from galoop.search.protocol import Problem, StopSearch
 from galoop.types import Candidate, Feedback, State
 
 _COMPONENT = "candidate"
+#: Programs in a row that were all evaluated before, after which a proposer has nothing new to say.
+_REPEATS = 50
 
 
 class GepaSearch:
@@ -62,6 +64,8 @@ class GepaSearch:
         optimize_anything(
             seed_candidate={_COMPONENT: _text(start)}, evaluator=seat.evaluate, config=config
         )
+        if seat.error is not None:
+            raise seat.error
         return seat.reason
 
 
@@ -80,7 +84,9 @@ class _Seat:
         self._history: list[Evaluated] = []
         self._known: dict[str, Evaluated] = {}
         self._index = 0
+        self._repeats = 0
         self.reason = ""
+        self.error: Exception | None = None
 
     def start(self) -> Candidate:
         """The first candidate; further given ones are evaluated so that proposers see them."""
@@ -90,7 +96,7 @@ class _Seat:
         return max(given, key=lambda c: self._known[c.key].feedback.score)
 
     def evaluate(self, candidate: Mapping[str, str]) -> tuple[float, dict[str, Any]]:
-        """GEPA's evaluator: never raises, never below zero, every objective always present."""
+        """GEPA's evaluator: never below zero, every objective always present."""
         found = self._of_text(candidate[_COMPONENT])
         try:
             feedback = self._look(found)
@@ -107,11 +113,16 @@ class _Seat:
     ) -> dict[str, str]:
         """GEPA's proposer: our own record of the parent, not GEPA's, goes to the seat."""
         parent = self._known.get(self._of_text(candidate[_COMPONENT]).key)
+        if self.reason:
+            return dict(candidate)
         try:
             return {_COMPONENT: _text(self._next(parent))}
         except StopSearch as stop:
-            self.reason = self.reason or stop.reason
-            return dict(candidate)
+            self.reason = stop.reason
+        except Exception as error:  # noqa: BLE001 - GEPA would swallow it and go on forever
+            self.error = error
+            self.reason = "the proposer failed"
+        return dict(candidate)
 
     def stopped(self, gepa_state: Any) -> bool:
         """GEPA's stopper."""
@@ -120,7 +131,12 @@ class _Seat:
     def _next(self, parent: Evaluated | None) -> Candidate:
         request = Request(self._problem.task, self._index, parent, tuple(self._history))
         self._index += 1
-        return self._problem.proposer.propose(request).candidate
+        made = self._problem.proposer.propose(request).candidate
+        # A known program costs nothing, so that no cap would ever end a search over them.
+        self._repeats = self._repeats + 1 if made.key in self._known else 0
+        if self._repeats >= _REPEATS:
+            raise StopSearch(f"proposer: nothing new in {_REPEATS} proposals")
+        return made
 
     def _look(self, candidate: Candidate) -> Feedback:
         if candidate.key not in self._known:

@@ -1,0 +1,272 @@
+"""GEPA in our seat: what it is told, when it ends, and what it must never swallow."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_domain import artifact
+from galoop.errors import InfrastructureError
+from galoop.proposers.protocol import Proposal, Request, Task
+from galoop.search.gepa import GepaSearch
+from galoop.search.protocol import Problem, StopSearch
+from galoop.types import Candidate, Feedback, State
+
+TASK = Task("artifact", "fake", "", "", "")
+AXES = ("left", "right")
+
+
+def value(candidate: Candidate) -> tuple[float, float]:
+    """Two objectives of an artifact: its first two skills."""
+    import json
+
+    left, right, *_ = json.loads(candidate.files["params.json"])["skills"]
+    return left, right
+
+
+class Climber:
+    """Moves one skill of the parent at random; keeps every request."""
+
+    name = "climber"
+
+    def __init__(self, seed: int, fail_at: int | None = None, error: Exception | None = None):
+        self.rng = random.Random(seed)
+        self.requests: list[Request] = []
+        self.fail_at, self.error = fail_at, error
+
+    def propose(self, request: Request) -> Proposal:
+        self.requests.append(request)
+        if self.fail_at is not None and len(self.requests) >= self.fail_at:
+            assert self.error is not None
+            raise self.error
+        skills = list(value(request.parent.candidate)) if request.parent else [0.1, 0.1]
+        i = self.rng.randrange(2)
+        skills[i] = round(min(1.0, max(0.0, skills[i] + self.rng.uniform(-0.2, 0.2))), 6)
+        return Proposal(artifact(*skills, 0.0, salt=len(self.requests)))
+
+
+class Judge:
+    """Scores by :func:`value`; stops after ``cap`` candidates."""
+
+    def __init__(self, cap: int, invalid: Callable[[int], bool] = lambda n: False) -> None:
+        self.cap, self.invalid = cap, invalid
+        self.seen: list[Candidate] = []
+        self.stopped = 0
+
+    def __call__(self, candidate: Candidate) -> Feedback:
+        if len(self.seen) >= self.cap:
+            self.stopped += 1
+            raise StopSearch(f"candidates: {self.cap} tried")
+        self.seen.append(candidate)
+        if self.invalid(len(self.seen)):
+            return Feedback(State.INVALID, 0.0, dict.fromkeys(AXES, 0.0), "over budget")
+        left, right = value(candidate)
+        details = {"number": len(self.seen)}
+        return Feedback(
+            State.SCORED, (left + right) / 2, {"left": left, "right": right}, "", (), details
+        )
+
+
+def search(judge: Any, proposer: Any, start: Sequence[Candidate] = (), seed: int = 0) -> str:
+    return GepaSearch().run(Problem(TASK, proposer, judge, AXES, seed, start))
+
+
+@pytest.mark.parametrize("start", [[], [artifact(0.3, 0.3, 0.0)]], ids=["seedless", "seeded"])
+def test_the_seed_decides_everything(start: list[Candidate]) -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        judge = Judge(25)
+        assert search(judge, Climber(seed), start, seed) == "candidates: 25 tried"
+        runs.append([c.key for c in judge.seen])
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+    assert len(set(runs[0])) == 25, "a known program is not evaluated again"
+
+
+class Trader(Climber):
+    """Gives some of one objective for more of the other: a front of several programs."""
+
+    def propose(self, request: Request) -> Proposal:
+        self.requests.append(request)
+        assert request.parent is not None
+        left, right = value(request.parent.candidate)
+        step = 0.01 * (1 + len(self.requests) % 3)
+        if len(self.requests) % 2:
+            left, right = left + 3 * step, right - step
+        else:
+            left, right = left - step, right + 3 * step
+        return Proposal(artifact(round(left, 6), round(right, 6), 0.0, salt=len(self.requests)))
+
+
+def test_gepas_seed_decides_which_of_a_front_it_changes() -> None:
+    def parents(seed: int) -> list[str]:
+        proposer = Trader(0)
+        search(Judge(15), proposer, [artifact(0.3, 0.3, 0.0)], seed)
+        return [r.parent.candidate.key for r in proposer.requests if r.parent]
+
+    assert parents(3) == parents(3)
+    assert any(parents(3) != parents(other) for other in (4, 5, 6))
+
+
+def test_a_search_improves() -> None:
+    judge = Judge(60)
+    search(judge, Climber(5), [artifact(0.2, 0.2, 0.0)], 5)
+    best = max(sum(value(c)) / 2 for c in judge.seen)
+    assert best > 0.6, "selection of parents must beat a walk around 0.2"
+
+
+def test_the_proposer_sees_our_feedback_and_all_of_the_history() -> None:
+    judge, proposer = Judge(15, lambda n: n % 4 == 0), Climber(3)
+    search(judge, proposer, [artifact(0.5, 0.5, 0.0)])
+    assert [r.index for r in proposer.requests] == list(range(len(proposer.requests)))
+    for request in proposer.requests:
+        shown = [e.candidate.key for e in request.history]
+        assert shown == [c.key for c in judge.seen[: len(shown)]], "oldest first, none left out"
+        assert request.parent in request.history
+        assert request.task is TASK
+    last = proposer.requests[-1].history
+    assert [e.feedback.state for e in last].count(State.INVALID) == 3
+    assert {e.feedback.reason for e in last if e.feedback.state is State.INVALID} == {"over budget"}
+    assert [e.feedback.details["number"] for e in last if e.feedback.details] == [
+        n for n in range(1, len(last) + 1) if n % 4
+    ]
+
+
+def test_candidates_that_do_not_improve_stay_in_the_history_and_are_no_parents() -> None:
+    judge, proposer = Judge(12), Climber(0)
+    proposer.propose = lambda request: (  # type: ignore[method-assign]
+        proposer.requests.append(request)
+        or Proposal(artifact(0.1, 0.1, 0.0, salt=len(proposer.requests)))
+    )
+    start = artifact(0.5, 0.5, 0.0)
+    search(judge, proposer, [start])
+    assert len(proposer.requests[-1].history) == 12
+    assert {r.parent.candidate.key for r in proposer.requests if r.parent} == {start.key}
+
+
+def test_nothing_is_evaluated_after_the_stop() -> None:
+    judge, proposer = Judge(9), Climber(1)
+    assert search(judge, proposer, [artifact(0.5, 0.5, 0.0)]) == "candidates: 9 tried"
+    assert len(judge.seen) == 9
+    assert judge.stopped == 1, "asked once more, told to stop, and not asked again"
+    assert len(proposer.requests) == 9
+
+
+@pytest.mark.parametrize("cap", [0, 1])
+@pytest.mark.parametrize("start", [[], [artifact(0.5, 0.5, 0.0)]], ids=["seedless", "seeded"])
+def test_a_stop_at_the_very_first_candidates(cap: int, start: list[Candidate]) -> None:
+    judge = Judge(cap)
+    assert search(judge, Climber(1), start) == f"candidates: {cap} tried"
+    assert len(judge.seen) == cap
+
+
+def test_several_start_candidates_are_all_evaluated_and_the_best_begins() -> None:
+    start = [artifact(0.1, 0.1, 0.0), artifact(0.6, 0.6, 0.0), artifact(0.2, 0.2, 0.0)]
+    judge, proposer = Judge(4), Climber(1)
+    search(judge, proposer, start)
+    assert [c.key for c in judge.seen[:3]] == [c.key for c in start]
+    assert proposer.requests[0].parent is not None
+    assert proposer.requests[0].parent.candidate.key == start[1].key
+
+
+@pytest.mark.parametrize("start", [[], [artifact(0.5, 0.5, 0.0)]], ids=["seedless", "seeded"])
+def test_a_search_goes_on_when_everything_is_invalid(start: list[Candidate]) -> None:
+    judge, proposer = Judge(20, lambda n: True), Climber(1)
+    assert search(judge, proposer, start) == "candidates: 20 tried"
+    history = proposer.requests[-1].history
+    assert {e.feedback.score for e in history} == {0.0}
+    assert all(dict(e.feedback.objectives) == {"left": 0.0, "right": 0.0} for e in history)
+
+
+@pytest.mark.parametrize("at", [1, 2, 7])
+def test_errors_of_evaluation_propagate(at: int) -> None:
+    class Broken(Judge):
+        def __call__(self, candidate: Candidate) -> Feedback:
+            if len(self.seen) + 1 == at:
+                raise InfrastructureError("the model server died")
+            return super().__call__(candidate)
+
+    judge = Broken(20)
+    with pytest.raises(InfrastructureError, match="the model server died"):
+        search(judge, Climber(1), [artifact(0.5, 0.5, 0.0)])
+    assert len(judge.seen) == at - 1
+
+
+@pytest.mark.parametrize("at", [1, 2, 7])
+@pytest.mark.parametrize("start", [[], [artifact(0.5, 0.5, 0.0)]], ids=["seedless", "seeded"])
+def test_errors_of_the_proposer_propagate(at: int, start: list[Candidate]) -> None:
+    # GEPA alone swallows them and tries again for ever.
+    proposer = Climber(1, at, InfrastructureError("no answer from the API"))
+    with pytest.raises(InfrastructureError, match="no answer from the API"):
+        search(Judge(50), proposer, start)
+    assert len(proposer.requests) == at, "asked no second time"
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_goes_through(interrupt: type[BaseException]) -> None:
+    class Interrupted(Judge):
+        def __call__(self, candidate: Candidate) -> Feedback:
+            if len(self.seen) == 4:
+                raise interrupt
+            return super().__call__(candidate)
+
+    with pytest.raises(interrupt):
+        search(Interrupted(50), Climber(1), [artifact(0.5, 0.5, 0.0)])
+
+
+def test_a_proposer_that_stops_ends_the_search_with_its_reason() -> None:
+    judge = Judge(50)
+    assert search(judge, Climber(1, 5, StopSearch("dollars: spent"))) == "dollars: spent"
+    assert len(judge.seen) == 4
+
+
+def test_a_proposer_that_only_repeats_itself_ends_the_search() -> None:
+    # A known program is free, so that no cap of evaluations or candidates would end this.
+    proposer, judge = Climber(1), Judge(50)
+    proposer.propose = lambda request: (  # type: ignore[method-assign]
+        proposer.requests.append(request) or Proposal(artifact(0.5, 0.5, 0.0))
+    )
+    assert "nothing new" in search(judge, proposer)
+    assert len(judge.seen) == 1
+    assert len(proposer.requests) < 100
+
+
+def test_the_best_possible_candidate_does_not_stall_the_search() -> None:
+    # GEPA has a mode that skips parents of a perfect score; with it nothing would be proposed.
+    judge = Judge(10)
+    assert search(judge, Climber(1), [artifact(1.0, 1.0, 0.0)]) == "candidates: 10 tried"
+
+
+def test_a_search_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    search(Judge(10), Climber(1))
+    out = capfd.readouterr()
+    assert (out.out, out.err) == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_text_passes_through_unchanged() -> None:
+    strange = Candidate("artifact", {"a/b.txt": '"\u2028\r\n\x00é\U0001f600'}, "note \u2028")
+
+    class Strange(Climber):
+        def propose(self, request: Request) -> Proposal:
+            self.requests.append(request)
+            return Proposal(strange if len(self.requests) == 1 else artifact(0.1, 0.1, 0.0))
+
+    seen: list[Candidate] = []
+
+    def judge(candidate: Candidate) -> Feedback:
+        if len(seen) == 2:
+            raise StopSearch("enough")
+        seen.append(candidate)
+        return Feedback(State.SCORED, 0.5, dict.fromkeys(AXES, 0.5))
+
+    search(judge, Strange(1))
+    assert dict(seen[0].files) == dict(strange.files)
+    assert seen[0].note == strange.note

@@ -73,8 +73,10 @@ def novelty(
     if reduce == "mean":
         count = (~excluded).sum(dim=-1).clamp_min(1)
         value = similarity.masked_fill(excluded, 0.0).sum(dim=-1) / count
+    elif reduce == "max":
+        value = similarity.masked_fill_(excluded, -1.0).amax(dim=-1)
     else:
-        width = {"max": 1, "top4": 4, "top16": 16}[reduce]
+        width = {"top4": 4, "top16": 16}[reduce]
         top = similarity.masked_fill_(excluded, -1.0).topk(min(width, size), dim=-1).values
         value = top.mean(dim=-1)
     return layer.over_heads(-value.masked_fill(alone, 0.0))
@@ -151,7 +153,7 @@ def window_attention(layer: Layer, window: int = 32) -> Tensor:
     As SnapKV (Li et al. 2024, arXiv:2404.14469), but the window's own tokens are scored like all
     others; guard them with :func:`.transforms.guard`.
     """
-    queries = layer.queries[:, :, -window:]
+    queries = layer.last_queries(window)
     size, width = layer.keys.shape[2], queries.shape[2]
     logits = grouped_logits(queries, layer.keys) / math.sqrt(layer.keys.shape[-1])
     future = torch.ones(width, size, dtype=torch.bool, device=logits.device)

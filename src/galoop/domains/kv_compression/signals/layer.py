@@ -92,8 +92,20 @@ class Layer:
     @cached_property
     def queries(self) -> Tensor:
         """Queries after RoPE, (B, Q, S, D)."""
-        cos, sin = (part.float().unsqueeze(1) for part in self.kwargs["position_embeddings"])
-        return self.queries_pre * cos + rotate_half(self.queries_pre) * sin
+        return self._rotated(self.queries_pre)
+
+    def last_queries(self, number: int) -> Tensor:
+        """The last ``number`` queries after RoPE, projected alone: (B, Q, number, D)."""
+        from kvpress.utils import get_prerope_query_states
+
+        last = self._hidden_states[:, -number:]
+        return self._rotated(get_prerope_query_states(self.module, last).float())
+
+    def _rotated(self, queries: Tensor) -> Tensor:
+        number = queries.shape[2]
+        cos, sin = self.kwargs["position_embeddings"]
+        cos, sin = (part[:, -number:].float().unsqueeze(1) for part in (cos, sin))
+        return queries * cos + rotate_half(queries) * sin
 
     @cached_property
     def causal_attention(self) -> Tensor:

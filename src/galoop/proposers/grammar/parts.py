@@ -47,10 +47,7 @@ def keys_part(kind: str, number: int, category: str, words: Words) -> Part:
         "noun": ([things], [f"keys = rng.sample(THINGS, {number})"]),
         "adjective noun": (
             [things, traits],
-            [
-                'keys = distinct(lambda: f"{rng.choice(TRAITS)} {rng.choice(THINGS)}", '
-                f"{number})"
-            ],
+            sampled("keys", 'f"{trait} {thing}" for trait in TRAITS for thing in THINGS', number),
         ),
         "same noun": (
             [things, traits],
@@ -69,27 +66,25 @@ def keys_part(kind: str, number: int, category: str, words: Words) -> Part:
         "person": ([people], [f"keys = rng.sample(PEOPLE, {number})"]),
         "full name": (
             [people, families],
-            [
-                "keys = distinct("
-                f'lambda: f"{{rng.choice(PEOPLE)}} {{rng.choice(FAMILIES)}}", {number})'
-            ],
+            sampled("keys", 'f"{name} {family}" for name in PEOPLE for family in FAMILIES', number),
         ),
         "numbered": (
             [],
-            [f'keys = distinct(lambda: f"{category} {{rng.randint(10, 99)}}", {number})'],
+            [f'keys = [f"{category} {{n}}" for n in rng.sample(range(10, 100), {number})]'],
         ),
         "coded": (
             [],
-            [
-                "keys = distinct(lambda: "
-                f'f"{category} {{rng.choice(LETTERS)}}{{rng.randint(10, 99)}}", {number})'
-            ],
+            bracketed(
+                "keys = ",
+                f'f"{category} {{rng.choice(LETTERS)}}{{n}}" '
+                f"for n in rng.sample(range(10, 100), {number})",
+            ),
         ),
     }[kind]
     constants = [block(name, draw(size)) for name, draw, size in lists]
     if kind == "coded":
         constants.append(LETTERS)
-    return Part(tuple(lines), tuple(constants), _distinct_if_used(lines))
+    return Part(tuple(lines), tuple(constants))
 
 
 def values_part(value: Value, number: int, words: Words) -> Part:
@@ -109,37 +104,45 @@ def values_part(value: Value, number: int, words: Words) -> Part:
             constants.append(block("MONTHS", MONTHS))
         elif value.kind == "code":
             constants.append(LETTERS)
-        before, draw = _value_expression(value)
-        lines = [*before, f"values = distinct(lambda: {draw}, {number})"]
-    return Part(tuple(lines), tuple(constants), _distinct_if_used(lines))
+        lines = _value_lines(value, number)
+    return Part(tuple(lines), tuple(constants))
 
 
-def _value_expression(value: Value) -> tuple[list[str], str]:
-    """What is drawn once an example (the stem of values that are alike), and once a value."""
+def _value_lines(value: Value, number: int) -> list[str]:
+    """Statements that draw values; those that are alike share a stem that is drawn first."""
     size = value.size
-    low, high = 10 ** (size - 1), 10**size - 1
-    stem = [f"stem = str(rng.randint({low // 100}, {high // 100}))"]
-    code = f"{{rng.randint({10 ** (size - 3)}, {10 ** (size - 2) - 1})}}"
-    free: dict[str, str] = {
-        "digits": f"str(rng.randint({low}, {high}))",
-        "amount": f'f"{{rng.randint({low}, {high})}} dollars"',
-        "code": f'f"{{rng.choice(LETTERS)}}{{rng.choice(LETTERS)}}-{code}"',
-        "date": 'f"{rng.randint(10, 28)} {rng.choice(MONTHS)}"',
-        "time": 'f"{rng.randint(10, 23)}:{rng.randint(10, 59)}"',
-        "two words": 'f"{rng.choice(FIRST_WORDS)} {rng.choice(SECOND_WORDS)}"',
-    }
-    alike: dict[str, tuple[list[str], str]] = {
-        "digits": (stem, 'f"{stem}{rng.randint(10, 99)}"'),
-        "amount": (stem, 'f"{stem}{rng.randint(10, 99)} dollars"'),
-        "code": (["stem = rng.choice(LETTERS) + rng.choice(LETTERS)"], f'f"{{stem}}-{code}"'),
-        "date": (["month = rng.choice(MONTHS)"], 'f"{rng.randint(10, 28)} {month}"'),
-        "time": (["hour = rng.randint(10, 23)"], 'f"{hour}:{rng.randint(10, 59)}"'),
-        "two words": (
-            ["first = rng.choice(FIRST_WORDS)"],
-            'f"{first} {rng.choice(SECOND_WORDS)}"',
-        ),
-    }
-    return alike[value.kind] if value.alike else ([], free[value.kind])
+    numbers = f"for n in rng.sample(range({10 ** (size - 1)}, {10**size}), {number})"
+    pairs = f"for n in rng.sample(range(10, 100), {number})"
+    codes = f"for n in rng.sample(range({10 ** (size - 3)}, {10 ** (size - 2)}), {number})"
+    stem = f"stem = rng.randrange({10 ** (size - 3)}, {10 ** (size - 2)})"
+    if value.kind == "digits":
+        if value.alike:
+            return [stem, *bracketed("values = ", f'f"{{stem}}{{n}}" {pairs}')]
+        return bracketed("values = ", f"str(n) {numbers}")
+    if value.kind == "amount":
+        if value.alike:
+            return [stem, *bracketed("values = ", f'f"{{stem}}{{n}} dollars" {pairs}')]
+        return bracketed("values = ", f'f"{{n}} dollars" {numbers}')
+    if value.kind == "code":
+        letters = "rng.choice(LETTERS) + rng.choice(LETTERS)"
+        if value.alike:
+            return [f"stem = {letters}", *bracketed("values = ", f'f"{{stem}}-{{n}}" {codes}')]
+        return bracketed("values = ", f'{letters} + f"-{{n}}" {codes}')
+    if value.kind == "date":
+        day = 'f"{day} {month}" for day in range(10, 29)'
+        if value.alike:
+            return ["month = rng.choice(MONTHS)", *sampled("values", day, number)]
+        return sampled("values", f"{day} for month in MONTHS", number)
+    if value.kind == "time":
+        minute = 'f"{hour}:{minute}" for minute in range(10, 60)'
+        if value.alike:
+            return ["hour = rng.randrange(10, 24)", *sampled("values", minute, number)]
+        return sampled("values", f"{minute} for hour in range(10, 24)", number)
+    if value.alike:
+        second = 'f"{first} {second}" for second in SECOND_WORDS'
+        return ["first = rng.choice(FIRST_WORDS)", *sampled("values", second, number)]
+    both = 'f"{first} {second}" for first in FIRST_WORDS for second in SECOND_WORDS'
+    return sampled("values", both, number)
 
 
 def filler_part(filler: Filler, words: Words) -> Part:
@@ -208,19 +211,6 @@ def _at_most(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 LETTERS = 'LETTERS = "BCDFGHJKLMNPRSTVWXZ"'
-DISTINCT = '''\
-def distinct(draw, count: int) -> list[str]:
-    """Draw until there are `count` different results."""
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[draw()] = None
-    return list(found)'''
-
-
-def _distinct_if_used(lines: Sequence[str]) -> tuple[str, ...]:
-    return (DISTINCT,) if any("distinct(" in line for line in lines) else ()
-
-
 # Layout of code, as the formatter would do it.
 
 
@@ -245,6 +235,22 @@ def quoted(text: str, formatted: bool = False) -> str:
 def function(signature: str, lines: Sequence[str]) -> str:
     """A function of these lines."""
     return "\n".join([f"def {signature}:", *(f"    {line}".rstrip() for line in lines)])
+
+
+def sampled(name: str, body: str, number: int) -> list[str]:
+    """``number`` different results of a comprehension."""
+    line = f"{name} = rng.sample([{body}], {number})"
+    if len(line) + 4 <= WIDTH:
+        return [line]
+    return [*bracketed("pairs = ", body), f"{name} = rng.sample(pairs, {number})"]
+
+
+def returned(expression: str) -> list[str]:
+    """A return statement inside a function; in brackets where only these make it fit."""
+    indent = 4
+    if len(expression) + indent + len("return ") > WIDTH >= len(expression) + 2 * indent:
+        return ["return (", f"    {expression}", ")"]
+    return [f"return {expression}"]
 
 
 def bracketed(head: str, body: str, items: Sequence[str] = ()) -> list[str]:

@@ -46,7 +46,7 @@ say: reasoning other than following references, arithmetic, code, translation, o
 than English.
 """
 
-FEWEST_TOKENS_AN_ENTRY = 10
+FEWEST_TOKENS_AN_ENTRY = 6
 PLAIN = 0.6
 FEW = (1, 2, 3, 4)
 SHORT = (2, 3, 4, 5)
@@ -175,7 +175,7 @@ class ProbeGrammar(GrammarProposer[Program]):
         """Frozen programs, whatever their words, and entries too few to fill the text."""
         if tree.filler.kind == "more entries":
             entries = tree.count * (1 + tree.entry.stale)
-            if entries * FEWEST_TOKENS_AN_ENTRY < 0.75 * request.task.length:
+            if entries * FEWEST_TOKENS_AN_ENTRY < 0.55 * request.task.length:
                 return True
         mine = space.identity(tree)
         return any(space.identity(old) == mine for old in self._frozen(request.task.frozen))

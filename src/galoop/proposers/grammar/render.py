@@ -13,6 +13,7 @@ from galoop.proposers.grammar.parts import (
     function,
     keys_part,
     quoted,
+    returned,
     values_part,
 )
 from galoop.proposers.grammar.tree import Program, flat, from_flat, normalise
@@ -172,7 +173,7 @@ class _Writer:
         self.entry_draws = "rng." in " ".join([*lines, line])
         parameters = ["rng: random.Random"] if self.entry_draws else []
         parameters += ["key: str", "value: str"] + (["status: str"] if self.stale else [])
-        lines.append(f"return {quoted(line, formatted=True)}")
+        lines += returned(quoted(line, formatted=True))
         return function(f"entry({', '.join(parameters)}) -> str", lines)
 
     def call_entry(self, key: str, value: str, status: str = "") -> str:
@@ -206,17 +207,18 @@ class _Writer:
         )
 
     def fit(self) -> str:
-        excess = "(excess := count_tokens(text := {}) - length) > 0"
         if self.dense:
             return function(
                 "fit(placed, evidence, length: int, count_tokens) -> str",
                 [
                     '"""As many entries as `length` tokens hold, the evidence always."""',
                     "placed.sort(key=lambda item: item[1] not in evidence)",
-                    f"while {excess.format('lay_out(placed)')} and len(placed) > len(evidence):",
-                    "    keep = len(placed) * length // (length + excess)",
+                    "while (tokens := count_tokens(lay_out(placed))) > length:",
+                    "    keep = len(placed) * length // tokens",
+                    "    if len(placed) == len(evidence):",
+                    "        break",
                     "    placed = placed[: max(len(evidence), keep)]",
-                    "return text",
+                    "return lay_out(placed)",
                 ],
             )
         return function(
@@ -225,7 +227,7 @@ class _Writer:
                 '"""The longest text of at most `length` tokens; spare entries go last."""',
                 'each = max(1.0, count_tokens(" ".join(sentences)) / len(sentences))',
                 "placed.sort(key=lambda item: item[1] not in evidence)",
-                f"while {excess.format('lay_out(placed, sentences)')}:",
+                "while (excess := count_tokens(text := lay_out(placed, sentences)) - length) > 0:",
                 "    if sentences:",
                 "        sentences = sentences[: -1 - int(excess / each)]",
                 "    elif len(placed) > len(evidence):",

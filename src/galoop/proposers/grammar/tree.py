@@ -70,11 +70,11 @@ KEY_ROOM = {
     "person": 20,
     "full name": 160,
     "numbered": 60,
-    "coded": 240,
+    "coded": 60,
 }
 # The same for values, when they share a stem and when they do not.
 ALIKE_ROOM = {"digits": 60, "two words": 16, "code": 60, "date": 12, "time": 33, "amount": 60}
-FREE_ROOM = {"word": 32, "name": 20, "date": 150}
+FREE_ROOM = {"code": 60, "word": 32, "name": 20, "date": 150}
 # A shared stem needs something to share.
 CAN_BE_ALIKE = tuple(ALIKE_ROOM)
 

@@ -21,7 +21,8 @@ class Meter:
     """Hard caps of one search, checked before anything is spent.
 
     Evaluations are counted as asked for, cached or not, so that a resumed search stops at the
-    same candidate as an uninterrupted one.
+    same candidate as an uninterrupted one. The price of a proposal is known only afterwards: the
+    last one may pass the cap in dollars.
     """
 
     max_evaluations: int | None = None
@@ -29,6 +30,7 @@ class Meter:
     max_dollars: float | None = None
     evaluations: int = 0
     dollars: float = 0.0
+    unpriced: int = 0
     began: float = field(default_factory=time.monotonic)
 
     def check(self, evaluations: int = 0) -> None:
@@ -40,8 +42,20 @@ class Meter:
             raise StopSearch(f"evaluations: {self.evaluations} of {self.max_evaluations} used")
         if self.max_seconds is not None and time.monotonic() - self.began > self.max_seconds:
             raise StopSearch(f"time: {self.max_seconds:g} s are over")
-        if self.max_dollars is not None and self.dollars > self.max_dollars:
+        if self.max_dollars is None:
+            return
+        if self.unpriced:
+            raise StopSearch("dollars: the price of a proposal is not known, and there is a cap")
+        # What costs nothing may go on under a cap of 0.
+        if self.dollars and self.dollars >= self.max_dollars:
             raise StopSearch(f"dollars: {self.dollars:.2f} of {self.max_dollars:g} spent")
+
+    def pay(self, dollars: float | None) -> None:
+        """Count what a proposal cost; None where its price is not known."""
+        if dollars is None:
+            self.unpriced += 1
+        else:
+            self.dollars += dollars
 
 
 @dataclass
@@ -110,7 +124,6 @@ class PairedEvaluator:
         systems : sequence
             Systems of the domain's session.
         examples : sequence of Example
-            Distinct by key.
         stage : str
             For the ledger.
         meter : Meter, optional
@@ -152,11 +165,11 @@ class PairedEvaluator:
     ) -> None:
         """Compute what is missing; systems that miss the same examples share their prefills."""
         missing: dict[tuple[str, ...], list[Any]] = {}
-        for system in systems:
+        for system in {s.key: s for s in systems}.values():  # two names may be one system
             have = known[system.key]
             if repeat >= self._repeats_of(system) or _broken(have):
                 continue
-            lacks = tuple(e.key for e in examples if (e.key, repeat) not in have)
+            lacks = tuple(dict.fromkeys(e.key for e in examples if (e.key, repeat) not in have))
             if lacks:
                 missing.setdefault(lacks, []).append(system)
         by_key = {e.key: e for e in examples}

@@ -9,7 +9,7 @@ cost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from galoop.config import ExperimentConfig
@@ -21,6 +21,7 @@ from galoop.evaluation.admission import (
     admission_seeds,
     judge,
 )
+from galoop.evaluation.metered import MeteredProposer
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
 from galoop.hashing import content_hash, derive_seed
 from galoop.proposers.protocol import Task
@@ -115,9 +116,10 @@ class Discriminator:
         self._artifact = artifact
         task: Task = self._session.probe_task(frozen)
         seed = derive_seed("discriminator", self._config.seed, self._round)
+        proposer = self._session.proposer(self._config.discriminator.proposer, "probe", seed)
         problem = Problem(
             task=task,
-            proposer=self._session.proposer(self._config.discriminator.proposer, "probe", seed),
+            proposer=MeteredProposer(proposer, self._meter, self._store, self._stage),
             evaluate=self._evaluate,
             objectives=OBJECTIVES,
             seed=seed,
@@ -269,6 +271,10 @@ class Discriminator:
             self._progress.emit(Message(f"not admitted: the artifact failed: {artifact.reason}"))
             return
         verdict = judge(reference.means, artifact.means, rule, number)
+        if verdict.n < rule.n:  # judge takes the rest for examples that could not be scored
+            said = verdict.reason.partition("; ")[2]
+            reason = f"given up after {verdict.n} of {rule.n} fresh examples: {said}"
+            verdict = replace(verdict, reason=reason)
         attempt = Attempt(candidate, verdict, feedback.objectives["gap"])
         self.result.attempts.append(attempt)
         self._store.event(

@@ -15,9 +15,11 @@ from typing import Any
 from galoop.config import ExperimentConfig
 from galoop.discriminator import shorten
 from galoop.domains.protocol import DomainSession
-from galoop.evaluation.noninferiority import ComponentVerdict, judge_component
+from galoop.evaluation.metered import MeteredProposer
+from galoop.evaluation.noninferiority import ComponentVerdict, gate_status, judge_component
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
 from galoop.evaluation.statistics import Interval, mcnemar_p, mean_interval
+from galoop.gate import suite_components
 from galoop.hashing import canonical_json, derive_seed
 from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
 from galoop.search.protocol import Problem, Search, StopSearch
@@ -113,7 +115,7 @@ class Generator:
         self._meter = Meter(knobs.max_evaluations, knobs.max_seconds, knobs.max_dollars)
         self.result = Improvement()
         self._since_best = 0
-        self._ranked: dict[str, tuple[float, Candidate]] = {}
+        self._ranked: dict[str, tuple[bool, float, Candidate]] = {}
         self._tried: set[str] = set()
 
     def run(self, search: Search, parent: Candidate, start: Candidate) -> Improvement:
@@ -121,9 +123,10 @@ class Generator:
         self._parent = self._session.artifact(parent, "parent")
         self._start = self._session.artifact(start, "A0")
         seed = derive_seed("generator", self._config.seed, self._round)
+        proposer = self._session.proposer(self._config.generator.proposer, "artifact", seed)
         problem = Problem(
             task=self._session.artifact_task(),
-            proposer=self._session.proposer(self._config.generator.proposer, "artifact", seed),
+            proposer=MeteredProposer(proposer, self._meter, self._store, self._stage),
             evaluate=self._evaluate,
             objectives=[s.name for s in self._slices],
             seed=seed,
@@ -162,7 +165,8 @@ class Generator:
             self.result.parent = self.result.best = feedback.score
             self._since_best = 0
         elif feedback.state is State.SCORED:
-            self._ranked[candidate.key] = (feedback.score, candidate)
+            partial = bool(feedback.details.get("partial"))
+            self._ranked[candidate.key] = (partial, feedback.score, candidate)
         else:
             code = feedback.reason.split(":")[0][:60]
             self.result.rejected[code] = self.result.rejected.get(code, 0) + 1
@@ -258,10 +262,11 @@ class Generator:
         if self.result.accepted is not None:
             return
         least = self.result.parent + self._config.generator.promising
-        ranked = sorted(self._ranked.values(), key=lambda item: (-item[0], item[1].key))
-        for score, candidate in ranked:
+        # What was seen on a few examples only comes last: its score is the less certain one.
+        ranked = sorted(self._ranked.values(), key=lambda item: (item[0], -item[1], item[2].key))
+        for _, score, candidate in ranked:
             if score < least:
-                return
+                continue
             try:
                 self._try_candidate(candidate, score)
             except StopSearch as stop:
@@ -300,6 +305,9 @@ class Generator:
         old, new = self._evaluator.evaluate([self._parent, system], examples, stage=stage)
         if new.state is not State.SCORED:
             return Trial(candidate, False, f"{new.state}: {new.reason}", score)
+        if old.state is not State.SCORED:
+            reason = f"the parent {old.state}: {old.reason}; nothing can be compared with it"
+            return Trial(candidate, False, reason, score)
         changes = tuple(self._change(s, old, new, examples) for s in self._slices)
         alpha = self._config.generator.alpha
         p = mcnemar_p(old.means, new.means)
@@ -307,18 +315,21 @@ class Generator:
         if p > alpha:
             reason = f"no improvement on the confirmation set (McNemar p = {p:.2g} > {alpha:g})"
             return Trial(candidate, False, reason, score, changes, (), measured)
-        lost = next((c for c in changes[:-1] if c.status != "pass"), None)
+        lost = _lost(changes)
         if lost is not None:
             reason = f"{lost.slice} would be lost: {lost.reason}"
             return Trial(candidate, False, reason, score, changes, (), measured)
         verdicts = self._gate(system)
         bad = [v for v in verdicts if v.status in ("fail", "inconclusive")]
-        reason = (
-            f"gate: {bad[0].component} {bad[0].status}: {bad[0].reason}"
-            if bad
-            else f"improved (McNemar p = {p:.2g}, n = {len(examples)}) and passed the gate"
-        )
-        return Trial(candidate, not bad, reason, score, changes, tuple(verdicts), measured)
+        accepted = not verdicts or gate_status(verdicts) == "pass"
+        if bad:
+            reason = f"gate: {bad[0].component} {bad[0].status}: {bad[0].reason}"
+        elif not accepted:
+            reason = "gate: inconclusive: the reference itself fails on every component"
+        else:
+            passed = "passed the gate" if verdicts else "no suite was asked for"
+            reason = f"improved (McNemar p = {p:.2g}, n = {len(examples)}) and {passed}"
+        return Trial(candidate, accepted, reason, score, changes, tuple(verdicts), measured)
 
     def _change(self, part: OpenSlice, old: Scores, new: Scores, examples: list[Example]) -> Change:
         keys = {e.key for e in part.confirmation}
@@ -373,25 +384,16 @@ class Generator:
         return verdicts
 
 
-def suite_components(
-    config: ExperimentConfig, session: DomainSession
-) -> list[tuple[str, list[Example]]]:
-    """Every component of the gate's suites with its examples: ``ruler/vt`` -> examples."""
-    from galoop.plugins import load
+def _lost(changes: Sequence[Change]) -> Change | None:
+    """A slice on which the candidate is not shown to hold what its parent did.
 
-    found = []
-    for suite in config.gate.suites:
-        available = load("suites", suite)().components()
-        wanted = [c for c in config.gate.components if c in available] or list(available)
-        for component in wanted:
-            seed = derive_seed("suite", config.seed, suite, component)
-            found.append(
-                (
-                    f"{suite}/{component}",
-                    session.suite_examples(suite, component, config.gate.examples, seed),
-                )
-            )
-    return found
+    The improvement is tested over all slices together, so that a gain on earlier ones could hide a
+    loss on the newest: there the candidate must at least equal its parent.
+    """
+    newest = changes[-1]
+    if newest.new.estimate < newest.old.estimate:
+        return newest
+    return next((c for c in changes[:-1] if c.status != "pass"), None)
 
 
 def _measured(scores: Scores) -> dict[str, float]:

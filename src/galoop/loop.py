@@ -12,6 +12,7 @@ from galoop.benchmark import Slice, freeze, read_slice
 from galoop.config import ExperimentConfig
 from galoop.domains.protocol import DomainSession
 from galoop.evaluation.paired import PairedEvaluator
+from galoop.gate import check_confirmation, check_gate
 from galoop.plugins import load
 from galoop.replay import replay
 from galoop.report.model import LoopResult
@@ -54,6 +55,8 @@ def opened(
     try:
         facts = dict(session.describe())
         facts.pop("isolation", None)  # how candidates are confined does not change an answer
+        if command != "discover":
+            check_gate(config, session)
         manifest = {"command": command, **config.manifest(), **facts, **(extra or {})}
         with RunStore.create_or_open(run_dir, manifest) as store:
             store.write_text("experiment.toml", config.to_toml())
@@ -80,6 +83,8 @@ def run_loop(config: ExperimentConfig, run_dir: Path, progress: Progress) -> Loo
     LoopResult
         Also written as ``result.json``, ``report.md`` and ``report.html``.
     """
+    left = config.admission.examples - config.generator.examples
+    check_confirmation(config, [left] * min(config.loop.rounds, 2))
     with opened(config, run_dir, progress, "loop") as run:
         standing = Standing([("A0", run.session.start_artifact())])
         names: list[str] = []
@@ -137,6 +142,7 @@ def improve(
         Slice(f"B{i}", s.probe, s.open, s.sealed, s.about) for i, s in enumerate(given, start=1)
     ]
     extra = {"slices": [s.about["sha256"] for s in given]}
+    check_confirmation(config, [len(s.open) - config.generator.examples for s in given])
     with opened(config, run_dir, progress, "improve", extra) as run:
         for one in given:
             freeze(run.store, slice_folder(one.name), _plain(one))

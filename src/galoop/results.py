@@ -8,7 +8,7 @@ from typing import Any
 
 from galoop.benchmark import Slice
 from galoop.evaluation.statistics import mean_interval
-from galoop.generator import suite_components
+from galoop.gate import suite_components
 from galoop.report.model import (
     Cell,
     Column,

@@ -81,6 +81,13 @@ def test_views_match_the_cache(layer: signals.Layer, model: LlamaForCausalLM) ->
         layer.source("key")
 
 
+def whole_attention(layer: signals.Layer, block: int = 128) -> torch.Tensor:
+    out = torch.zeros(1, QUERIES, SIZE, SIZE)
+    for start, weights in layer.causal_attention(block):
+        out[:, :, start : start + weights.shape[2], : weights.shape[3]] = weights
+    return out
+
+
 def test_causal_attention_matches_the_model(model: LlamaForCausalLM, row: tuple[Any, ...]) -> None:
     module, hidden, _, _, _, kwargs = row
     eager = model.config._attn_implementation
@@ -88,7 +95,8 @@ def test_causal_attention_matches_the_model(model: LlamaForCausalLM, row: tuple[
     mask = torch.full((SIZE, SIZE), float("-inf")).triu(1)[None, None]
     _, weights = module(hidden, kwargs["position_embeddings"], mask)
     model.config._attn_implementation = eager
-    close(layer_of(row).causal_attention, weights)
+    for block in (5, 128):
+        close(whole_attention(layer_of(row), block), weights)
 
 
 def test_distinctiveness_is_keydiff(row: tuple[Any, ...], layer: signals.Layer) -> None:
@@ -150,11 +158,12 @@ def test_norms(layer: signals.Layer) -> None:
 @pytest.mark.parametrize("gap", [0, 3])
 def test_received_attention(layer: signals.Layer, reduce: str, gap: int) -> None:
     group = QUERIES // HEADS
+    weights = whole_attention(layer)
     expected = torch.zeros(1, HEADS, SIZE)
     for h in range(HEADS):
         for q in range(h * group, (h + 1) * group):
             for t in range(SIZE):
-                got = [float(layer.causal_attention[0, q, s, t]) for s in range(t + gap, SIZE)]
+                got = [float(weights[0, q, s, t]) for s in range(t + gap, SIZE)]
                 value = {"sum": sum(got), "max": max(got, default=0.0)}.get(
                     reduce, sum(got) / max(1, len(got))
                 )
@@ -318,6 +327,22 @@ def test_no_nan_in_half_precision_and_on_odd_sizes(
     assert score.shape == (1, HEADS, size)
     assert score.dtype == torch.float32
     assert torch.isfinite(score).all()
+
+
+def test_blocks_of_queries_do_not_matter(model: LlamaForCausalLM) -> None:
+    """Contexts longer than a block give what one block gives."""
+    layer = layer_of(capture(model, 300)[1])
+    logits = (
+        layer.queries.reshape(HEADS, -1, DIM) @ layer.keys[0].transpose(-2, -1) / math.sqrt(DIM)
+    )
+    logits = logits.view(QUERIES, 300, 300)
+    weights = logits.masked_fill(torch.ones(300, 300, dtype=torch.bool).triu(1), -1e30).softmax(-1)
+    for gap in (0, 16):
+        far = torch.ones(300, 300).tril(-gap)
+        expected = (weights * far).amax(dim=1).view(HEADS, -1, 300).mean(dim=1)
+        close(signals.received_attention(layer, "max", gap)[0], expected)
+        expected = (weights * far).sum(dim=1).view(HEADS, -1, 300).mean(dim=1)
+        close(signals.received_attention(layer, "sum", gap)[0], expected)
 
 
 def test_attention_scale(layer: signals.Layer) -> None:

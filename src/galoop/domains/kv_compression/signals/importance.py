@@ -130,21 +130,24 @@ def received_attention(layer: Layer, reduce: str = "mean", gap: int = 0) -> Tens
     gap : int
         Tokens that no query sees from that far get 0.
     """
-    weights = layer.causal_attention
-    size = weights.shape[-1]
-    position = torch.arange(size, device=weights.device)
-    seen = position.unsqueeze(1) - position.unsqueeze(0) >= gap  # query − key
-    if gap > 0:
-        weights = weights * seen
-    if reduce == "max":
-        score = weights.amax(dim=-2)
-    else:
-        score = weights.sum(dim=-2)
-        if reduce == "mean":
-            score = score / (size - gap - position).clamp_min(1)
-        elif reduce != "sum":
-            raise ValueError(f"reduce is {reduce!r}, one of sum, mean, max")
-    return mean_over_group(score, layer.keys.shape[1])
+    if reduce not in ("sum", "mean", "max"):
+        raise ValueError(f"reduce is {reduce!r}, one of sum, mean, max")
+    batch, n_queries = layer.queries.shape[:2]
+    size, heads = layer.keys.shape[2], layer.keys.shape[1]
+    score = torch.zeros(batch, n_queries, size, device=layer.keys.device)
+    for start, weights in layer.causal_attention():
+        stop = weights.shape[-1]
+        if gap > 0:
+            far = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device)
+            weights = weights.masked_fill_(~far.tril(start - gap), 0.0)
+        if reduce == "max":
+            score[..., :stop] = torch.maximum(score[..., :stop], weights.amax(dim=-2))
+        else:
+            score[..., :stop] += weights.sum(dim=-2)
+    if reduce == "mean":
+        position = torch.arange(size, device=score.device)
+        score = score / (size - gap - position).clamp_min(1)
+    return mean_over_group(score, heads)
 
 
 def window_attention(layer: Layer, window: int = 32) -> Tensor:
@@ -223,14 +226,20 @@ def repeat_attention(layer: Layer, reduce: str = "max", by_value: bool = False) 
     position = torch.arange(size, 2 * size, device=keys.device).unsqueeze(0)
     cos, sin = (part.float().unsqueeze(1) for part in layer.module.rotary_emb(keys, position))
     queries = layer.queries_pre * cos + rotate_half(layer.queries_pre) * sin
-    weights = (grouped_logits(queries, keys) / math.sqrt(dim)).softmax(dim=-1)
-    if reduce == "max":
-        score = weights.amax(dim=-2)
-        score = score.view(score.shape[0], keys.shape[1], -1, size).amax(dim=2)
-    elif reduce == "mean":
-        score = mean_over_group(weights.mean(dim=-2), keys.shape[1])
-    else:
+    if reduce not in ("max", "mean"):
         raise ValueError(f"reduce is {reduce!r}, one of max, mean")
+    score = torch.zeros(*queries.shape[:3], device=keys.device)
+    for start in range(0, size, 128):
+        logits = grouped_logits(queries[:, :, start : start + 128], keys).mul_(dim**-0.5)
+        weights = logits.softmax(dim=-1)
+        if reduce == "max":
+            score = torch.maximum(score, weights.amax(dim=-2))
+        else:
+            score += weights.sum(dim=-2) / size
+    if reduce == "max":
+        score = score.view(score.shape[0], keys.shape[1], -1, size).amax(dim=2)
+    else:
+        score = mean_over_group(score, keys.shape[1])
     return score * layer.values.norm(dim=-1) if by_value else score
 
 

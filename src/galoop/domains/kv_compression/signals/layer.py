@@ -5,7 +5,7 @@ Shapes: B sequences, H KV heads, Q query heads (a multiple of H), S tokens, D ch
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -107,13 +107,20 @@ class Layer:
         cos, sin = (part[:, -number:].float().unsqueeze(1) for part in (cos, sin))
         return queries * cos + rotate_half(queries) * sin
 
-    @cached_property
-    def causal_attention(self) -> Tensor:
-        """The layer's attention weights, (B, Q, S queries, S keys)."""
+    def causal_attention(self, block: int = 128) -> Iterator[tuple[int, Tensor]]:
+        """The layer's attention weights, a block of queries at a time.
+
+        Yields the first query of the block and weights (B, Q, block, keys up to its last query):
+        what lies in the future is never computed, and a block stays in the processor's cache.
+        """
         size = self.keys.shape[2]
-        logits = grouped_logits(self.queries, self.keys) / math.sqrt(self.keys.shape[-1])
-        future = torch.ones(size, size, dtype=torch.bool, device=logits.device).triu(1)
-        return logits.masked_fill_(future, float("-inf")).softmax(dim=-1)
+        for start in range(0, size, block):
+            stop = min(start + block, size)
+            seen = self.keys[:, :, :stop]
+            logits = grouped_logits(self.queries[:, :, start:stop], seen)
+            future = torch.ones(stop - start, stop, dtype=torch.bool, device=logits.device)
+            logits = logits.mul_(self.keys.shape[-1] ** -0.5)
+            yield start, logits.masked_fill_(future.triu(start + 1), float("-inf")).softmax(dim=-1)
 
     def source(self, name: str) -> Tensor:
         """The tensor of that name in :data:`SOURCES`, (B, H or 1, S, ·)."""

@@ -225,7 +225,10 @@ class _Writer:
             "fit(placed, evidence, sentences, length: int, count_tokens) -> str",
             [
                 '"""The longest text of at most `length` tokens; spare entries go last."""',
-                'each = max(1.0, count_tokens(" ".join(sentences)) / len(sentences))',
+                "sample = sentences[:16]",
+                'each = max(1.0, count_tokens(" ".join(sample)) / len(sample))',
+                "room = length - count_tokens(lay_out(placed, []))",
+                "sentences = sentences[: max(0, int(room / each))]",
                 "placed.sort(key=lambda item: item[1] not in evidence)",
                 "while (excess := count_tokens(text := lay_out(placed, sentences)) - length) > 0:",
                 "    if sentences:",

@@ -367,7 +367,9 @@ def test_huge_integers_and_nested_lists_do_not_stop_an_edit() -> None:
     rng = random.Random(1)
     assert foreign.mutate("x = 10 ** 6\n", rng) is not None
     assert foreign.mutate(f"x = {10**60}\n", rng) is not None
-    assert foreign.mutate("x = f'{1:>10}'\n", rng) is None or True
+    formatted = foreign.mutate("x = f'{1:>10}'\n", rng)
+    assert formatted is not None
+    assert formatted.source in ("x = f'{2:>10}'\n", "x = f'{0:>10}'\n")
     assert foreign.mutate("x = True\n", rng) is None
     assert foreign.mutate("'''text 1'''\n", rng) is None
 

@@ -1,0 +1,483 @@
+"""The discriminator: screening, admission on fresh seeds, caps, records. Truth in closed form."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import fake_domain as fake
+from fake_domain import FakeSession, LineSearch, ListProposer, MemoryStore, World, artifact, probe
+from galoop.config import ExperimentConfig
+from galoop.discriminator import Discovery, Discriminator, screening_score
+from galoop.evaluation.admission import AdmissionRule, Criterion, judge
+from galoop.evaluation.paired import Meter, PairedEvaluator
+from galoop.evaluation.statistics import alpha_at_attempt
+from galoop.proposers.protocol import Cost
+from galoop.report.progress import Event, NullProgress
+from galoop.search.protocol import StopSearch
+from galoop.types import Candidate, Outcome, State
+
+IDENTITY = artifact(1.0, 1.0, 1.0)
+#: Loses topic 0 wholly, half of topic 1, nothing of topic 2.
+BROKEN = artifact(0.0, 0.5, 1.0)
+
+
+class Kept(NullProgress):
+    """Keeps what was shown."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+
+@dataclass
+class Searched:
+    """One search over given probes, with all that it left."""
+
+    result: Discovery
+    world: World
+    store: MemoryStore
+    proposer: ListProposer
+    discriminator: Discriminator
+    progress: Kept = field(default_factory=Kept)
+
+
+def searched(
+    probes: Sequence[Candidate],
+    against: Candidate = BROKEN,
+    config: ExperimentConfig | None = None,
+    *,
+    store: MemoryStore | None = None,
+    cost: Cost | None = None,
+    frozen: Sequence[str] = (),
+    world: World | None = None,
+) -> Searched:
+    config = config or fake.config()
+    world, store, progress = world or World(), store or MemoryStore(), Kept()
+    proposer = ListProposer(probes, cost)
+    world.proposer = lambda kind, seed: proposer
+    session = FakeSession(config, world)
+    evaluator = PairedEvaluator(session, store, config.evaluation.repeats, progress)
+    made = Discriminator(config, session, evaluator, store, progress, 1)
+    system = session.artifact(against, "A0")
+    result = made.run(LineSearch(), system, frozen)
+    return Searched(result, world, store, proposer, made, progress)
+
+
+# -- the screening score -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tau0", [0.0, 0.5, 0.8, 0.99])
+def test_the_screening_score_is_monotone(tau0: float) -> None:
+    grid = [i / 40 for i in range(41)]
+    for accuracy, gap in itertools.product(grid, grid):
+        score = screening_score(accuracy, gap, tau0)
+        assert 0.0 <= score <= 1.0
+        if accuracy < tau0:
+            assert score < 0.5
+            assert score == screening_score(accuracy, 0.0, tau0), "the gap counts for nothing"
+        else:
+            assert score == pytest.approx(0.5 + gap / 2)
+        if accuracy + 0.025 <= 1:
+            assert screening_score(accuracy + 0.025, gap, tau0) >= score
+        if gap + 0.025 <= 1:
+            assert screening_score(accuracy, gap + 0.025, tau0) >= score
+    assert screening_score(1.0, -0.5, tau0) == 0.5, "a negative gap is no gap"
+
+
+def test_feedback_is_the_truth_of_the_screen() -> None:
+    found = searched([probe(2), probe(1), probe(0, 0.7)])
+    seeds = found.world.built[0][1]
+    assert len(seeds) == 10
+    for candidate, event in zip(
+        [probe(2), probe(1)], found.store.events("candidate")[:2], strict=True
+    ):
+        spec = fake.probe_spec(candidate.source)
+        examples = [fake.draw(spec["topic"], spec["hardness"], 0, s) for s in seeds]
+        right = [fake.solves((0.0, 0.5, 1.0), e) for e in examples]
+        gap = 1.0 - sum(right) / 10
+        assert event["payload"]["objectives"] == pytest.approx(
+            {"reference_accuracy": 1.0, "gap": gap}
+        )
+        assert event["payload"]["score"] == pytest.approx(0.5 + gap / 2)
+
+
+def test_every_probe_is_screened_on_the_same_seeds_and_another_round_has_others() -> None:
+    found = searched([probe(2), probe(2, salt=1), probe(2, salt=2)])
+    assert len({seeds for _, seeds in found.world.built}) == 1
+    other = searched([probe(2)], config=fake.config(seed=1))
+    assert not set(other.world.built[0][1]) & set(found.world.built[0][1])
+
+
+def test_the_first_look_saves_evaluations_where_the_reference_fails() -> None:
+    found = searched([probe(0, 0.95)])
+    assert found.result.evaluations == 4, "the reference on four examples, the artifact on none"
+    assert {system for system, _, _ in found.world.calls} == {"reference"}
+    (event,) = found.store.events("candidate")
+    assert event["payload"]["objectives"]["gap"] == 0.0
+    assert event["payload"]["score"] < 0.5
+    assert searched([probe(2)]).result.evaluations == 4 + 20, "counted as asked for"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_first_look_turns_nothing_valid_away(seed: int) -> None:
+    # Where the reference reaches tau0 on the whole screen, the first look must have let it pass.
+    found = searched([probe(0, 0.2, salt=i) for i in range(12)], config=fake.config(seed=seed))
+    seeds = found.world.built[0][1]
+    events = found.store.events("candidate")
+    shown = {e["payload"]["key"]: e["payload"]["objectives"] for e in events}
+    for i in range(len(events)):
+        candidate = probe(0, 0.2, salt=i)
+        right = [fake.solves(None, fake.draw(0, 0.2, i, s)) for s in seeds]
+        if sum(right) / 10 >= 0.8 and sum(right[:4]) >= 2:
+            assert shown[candidate.key]["gap"] == pytest.approx(sum(right) / 10)
+
+
+# -- admission -----------------------------------------------------------------------------
+
+
+def test_a_true_break_is_admitted_on_seeds_that_no_search_has_seen() -> None:
+    found = searched([probe(2), probe(0), probe(0, salt=1)])
+    got = found.result.found
+    assert got is not None
+    assert got.candidate.key == probe(0).key
+    assert found.result.candidates == 2, "the first admission ends the search"
+    assert found.result.stopped_by == "a slice was admitted"
+    screened = set(found.world.built[0][1])
+    fresh = [e.seed for e in (*got.open, *got.sealed)]
+    assert len(set(fresh)) == 80
+    assert not screened & set(fresh)
+    assert (len(got.open), len(got.sealed)) == (40, 40)
+    assert got.screening_gap == 1.0
+    assert got.verdict.gap.estimate == 1.0
+    assert got.verdict.n == 40
+
+
+def test_the_sealed_examples_are_shown_to_nobody() -> None:
+    found = searched([probe(0)])
+    assert found.result.found is not None
+    sealed = {e.key for e in found.result.found.sealed}
+    assert not sealed & {example for _, example, _ in found.world.calls}
+
+
+def test_fresh_seeds_depend_on_the_program_and_on_the_run() -> None:
+    def fresh(candidate: Candidate, seed: int) -> set[int]:
+        got = searched([candidate], config=fake.config(seed=seed)).result.found
+        assert got is not None
+        return {e.seed for e in got.open}
+
+    base = fresh(probe(0), 0)
+    assert fresh(probe(0), 0) == base
+    assert not fresh(probe(0, salt=1), 0) & base
+    assert not fresh(probe(0), 1) & base
+
+
+def test_luck_on_the_screen_is_not_admitted() -> None:
+    # A gap of exactly tau: some of fifty screens look far better.
+    lucky = [probe(0, salt=i) for i in range(50)]
+    config = fake.config(discriminator__max_candidates=200, admission__attempts=100)
+    found = searched(lucky, artifact(0.7, 1.0, 1.0), config)
+    assert found.result.best >= 0.5
+    assert found.result.found is None
+    assert len(found.result.attempts) > 5
+    for number, attempt in enumerate(found.result.attempts, start=1):
+        assert attempt.verdict.attempt == number
+        assert attempt.verdict.alpha_spent == alpha_at_attempt(0.05, number)
+        assert not attempt.verdict.admitted
+
+
+def test_attempts_are_capped() -> None:
+    lucky = [probe(0, salt=i) for i in range(40)]
+    config = fake.config(discriminator__max_candidates=200, admission__attempts=3)
+    found = searched(lucky, artifact(0.7, 1.0, 1.0), config)
+    assert len(found.result.attempts) == 3
+    assert found.result.candidates == 40, "the search itself goes on"
+    assert len(found.store.events("admission")) == 3
+
+
+def test_only_what_passes_the_margin_is_tried() -> None:
+    config = fake.config(admission__screen_margin=0.2, admission__attempts=100)
+    found = searched([probe(0, salt=i) for i in range(29)], artifact(0.6, 1, 1), config)
+    gaps = {e["payload"]["key"]: e["payload"]["objectives"]["gap"] for e in
+            found.store.events("candidate")}  # fmt: skip
+    tried = {e["payload"]["key"] for e in found.store.events("admission")}
+    assert tried == {key for key, gap in gaps.items() if gap >= 0.5 - 1e-9}
+    assert {gap for gap in gaps.values() if gap < 0.5}, "some were near and left alone"
+
+
+def test_a_probe_that_is_rejected_on_fresh_seeds_is_counted_and_spends_nothing() -> None:
+    found = searched([probe(0, does="stale"), probe(0, salt=5)])
+    assert found.result.rejected == {"fresh-seeds": 1}
+    assert found.result.found is not None
+    assert found.result.found.verdict.attempt == 1
+
+
+# -- giving up early -----------------------------------------------------------------------
+
+
+class Fixed:
+    """A system whose scores are given."""
+
+    def __init__(self, key: str, candidate: Candidate | None) -> None:
+        self.key = self.name = key
+        self.candidate = candidate
+
+
+def admitted_by_all(reference: Sequence[int], mine: Sequence[int], rule: AdmissionRule, k: int):  # type: ignore[no-untyped-def]
+    return judge([float(x) for x in reference], [float(x) for x in mine], rule, k)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_giving_up_early_changes_no_verdict(seed: int) -> None:
+    rng = random.Random(seed)
+    early = kept = 0
+    for _ in range(25):
+        # Around the border of what is admitted, where a wrong shortcut would show.
+        p, q, k = rng.uniform(0.85, 1.0), rng.uniform(0.15, 0.6), rng.choice([1, 1, 2, 4])
+        reference = [int(rng.random() < p) for _ in range(40)]
+        mine = [int(r and rng.random() < q) for r in reference]
+        if rng.random() < 0.3:  # bad examples first
+            order = sorted(range(40), key=lambda i: reference[i] - mine[i])
+            reference, mine = [reference[i] for i in order], [mine[i] for i in order]
+        world, config = World(), fake.config()
+
+        class Session(FakeSession):
+            def run(self, systems: Any, examples: Any, repeat: int) -> Any:
+                rows = []
+                for s, e in itertools.product(systems, examples):
+                    score = (reference if s.candidate is None else mine)[e.seed]  # noqa: B023
+                    rows.append((s, e, Outcome(State.SCORED, "", float(score))))
+                yield rows
+
+        session = Session(config, world)
+        evaluator = PairedEvaluator(session, MemoryStore(), 1, NullProgress())  # type: ignore[arg-type]
+        made = Discriminator(config, session, evaluator, MemoryStore(), NullProgress(), 1)  # type: ignore[arg-type]
+        made._artifact = Fixed("A", BROKEN)
+        rule = AdmissionRule(Criterion(0.8, 0.3), 40, 0.05)
+        fresh = [fake.draw(0, 0.0, i) for i in range(40)]
+        ours, theirs = made._answer_fresh(fresh, rule, k)
+        whole = admitted_by_all(reference, mine, rule, k)
+        got = judge(ours.means, theirs.means, rule, k)
+        assert got.admitted == whole.admitted
+        if len(ours.outcomes) < 40:
+            early += 1
+            assert not whole.admitted
+        kept += whole.admitted
+        if got.admitted:
+            assert got == whole, "an admission's figures are those of all examples"
+    assert early >= 3, "something was saved"
+    assert kept >= 3, "something was admitted"
+
+
+def test_the_best_case_of_the_rest_is_an_upper_bound_for_every_completion() -> None:
+    """What giving up rests on: a pair (1, 0) more is never worse for the verdict than another."""
+    rule = AdmissionRule(Criterion(0.8, 0.3), 20, 0.05)
+    ranks: dict[tuple[int, int, int], tuple[float, float]] = {}
+    for lost, both in itertools.product(range(21), repeat=2):
+        for won in range(0, 21 - lost - both, 3):
+            neither = 20 - lost - both - won
+            ours = [1.0] * (lost + both) + [0.0] * (won + neither)
+            mine = [0.0] * lost + [1.0] * both + [1.0] * won + [0.0] * neither
+            verdict = judge(ours, mine, rule, 1)
+            ranks[lost, both, won] = (verdict.reference_lower, verdict.gap_lower)
+    for (lost, both, won), (reference, gap) in ranks.items():
+        for worse in ((lost - 1, both + 1, won), (lost - 1, both, won)):  # (1,1) or (0,0) instead
+            if worse in ranks:
+                assert ranks[worse][0] <= reference + 1e-12
+                assert ranks[worse][1] <= gap + 1e-9
+
+
+def test_an_attempt_that_is_given_up_says_so() -> None:
+    lucky = [probe(0, salt=i) for i in range(30)]
+    config = fake.config(discriminator__max_candidates=60, admission__attempts=60)
+    found = searched(lucky, artifact(0.7, 1.0, 1.0), config)
+    short = [a.verdict for a in found.result.attempts if a.verdict.n < 40]
+    assert short
+    for verdict in short:
+        assert verdict.reason.startswith(f"given up after {verdict.n} of 40 fresh examples: the ")
+        assert "could be scored" not in verdict.reason
+
+
+# -- what is kept --------------------------------------------------------------------------
+
+
+def test_rejections_are_counted_with_their_reasons() -> None:
+    wrong = Candidate("probe", {"probe.py": "nonsense"}, "nonsense")
+    probes = [probe(2, does="invalid"), probe(2, does="invalid", salt=1), probe(2, does="failed")]
+    found = searched([*probes, wrong, probe(2)])
+    assert found.result.rejected == {"answer-missing": 2, "timeout": 1, "syntax": 1}
+    assert found.result.candidates == 5
+    floor = [e["payload"] for e in found.store.events("candidate")][:4]
+    for payload in floor:
+        assert payload["score"] == 0.0
+        assert payload["objectives"] == {"reference_accuracy": 0.0, "gap": 0.0}
+        assert payload["reason"]
+    assert found.result.evaluations == 24, "only the valid one was evaluated"
+
+
+def test_candidates_and_verdicts_are_events() -> None:
+    found = searched([probe(2), probe(0)])
+    events = found.store.events("candidate")
+    assert [e["payload"]["number"] for e in events] == [1, 2]
+    for candidate, event in zip([probe(2), probe(0)], events, strict=True):
+        assert event["payload"]["key"] == candidate.key
+        assert found.store.objects[event["payload"]["source"]].decode() == candidate.source
+        assert event["payload"]["note"] == candidate.note
+    (verdict,) = found.store.events("admission")
+    assert found.result.found is not None
+    assert verdict["payload"]["verdict"] == found.result.found.verdict.to_json()
+
+
+def test_the_frozen_programs_are_handed_on() -> None:
+    found = searched([probe(2)], frozen=["one", "two"])
+    assert found.proposer.requests[0].task.frozen == ("one", "two")
+
+
+def test_an_artifact_that_fails_is_said_and_is_no_gap() -> None:
+    for does, state in (("failed", "failed"), ("invalid", "invalid"), ("late", "failed")):
+        found = searched([probe(0, salt=i) for i in range(8)], artifact(0, 0, 0, does=does))
+        assert found.result.found is None
+        assert found.result.best == 0.0
+        assert sum(found.result.rejected.values()) >= 1
+        bad = [e["payload"] for e in found.store.events("candidate")
+               if e["payload"]["state"] != "scored"]  # fmt: skip
+        assert {p["state"] for p in bad} == {state}
+        assert {p["score"] for p in bad} == {0.0}
+        assert any("artifact failed" in str(getattr(e, "text", "")) for e in found.progress.events)
+
+
+def test_repeats_are_asked_of_the_artifact_only_and_their_mean_counts() -> None:
+    config = fake.config(evaluation__repeats=4)
+    found = searched([probe(2)], artifact(1.0, 1.0, 1.0, does="noisy"), config)
+    per = {s: {r for t, _, r in found.world.calls if t == s} for s, _, _ in found.world.calls}
+    assert per.pop("reference") == {0}
+    assert list(per.values()) == [{0, 1, 2, 3}]
+    gap = found.store.events("candidate")[0]["payload"]["objectives"]["gap"]
+    scores = [o.score for (s, _, _), o in found.store.rows.items() if s != "reference"]
+    assert len(scores) == 40
+    assert gap == pytest.approx(1.0 - sum(s or 0.0 for s in scores) / 40)
+    assert 0.0 < gap < 0.5
+
+
+# -- caps ----------------------------------------------------------------------------------
+
+
+def harmless(n: int) -> list[Candidate]:
+    return [probe(2, salt=i) for i in range(n)]
+
+
+def test_the_cap_of_candidates_is_exact() -> None:
+    for cap in (1, 7):
+        found = searched(harmless(20), config=fake.config(discriminator__max_candidates=cap))
+        assert found.result.candidates == cap
+        assert found.result.stopped_by == f"candidates: {cap} tried"
+        assert len(found.store.events("candidate")) == cap
+
+
+@pytest.mark.parametrize("cap", [3, 4, 23, 24, 25, 100])
+def test_the_cap_of_evaluations_is_never_passed(cap: int) -> None:
+    config = fake.config(discriminator__max_evaluations=cap)
+    found = searched(harmless(20), config=config)
+    assert found.result.evaluations <= cap
+    assert sum(found.world.calls.values()) <= cap
+    assert found.result.stopped_by.startswith("evaluations: ")
+    assert found.result.evaluations == cap // 24 * 24 + (4 if cap % 24 >= 4 else 0)
+    assert len(found.store.events("candidate")) == cap // 24
+
+
+def test_the_cap_of_evaluations_holds_within_an_admission() -> None:
+    found = searched([probe(0)], config=fake.config(discriminator__max_evaluations=24 + 30))
+    assert found.result.found is None
+    assert found.result.evaluations == 24 + 20
+    assert found.result.stopped_by.startswith("evaluations: ")
+
+
+def test_the_cap_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [time.monotonic()]
+    monkeypatch.setattr("galoop.evaluation.paired.time.monotonic", lambda: now[0])
+    world = World()
+
+    def tick(number: int) -> None:
+        now[0] += 1.0
+
+    world.before = tick  # every evaluation takes a second
+    config = fake.config(discriminator__max_seconds=40.0)
+    found = searched(harmless(20), config=config, world=world)
+    # 20 s a candidate: the second ends at 40 s, which is not over; the third begins and is cut.
+    assert found.result.stopped_by == "time: 40 s are over"
+    assert 40 <= sum(world.calls.values()) <= 48
+
+
+@pytest.mark.parametrize(
+    ("cost", "cap", "asked", "words"),
+    [
+        (0.25, 1.0, 4, "dollars: 1.00 of 1 spent"),
+        (0.3, 1.0, 4, "dollars: 1.20 of 1 spent"),
+        (0.0, 0.0, 20, "the list is over"),
+        (0.1, 0.0, 1, "dollars: 0.10 of 0 spent"),
+        (None, 1.0, 1, "the price of a proposal is not known"),
+        (None, None, 20, "the list is over"),
+    ],
+)
+def test_the_cap_of_dollars(cost: float | None, cap: float | None, asked: int, words: str) -> None:
+    config = fake.config(discriminator__max_dollars=cap)
+    found = searched(harmless(20), config=config, cost=Cost(cost, 100, 10, 1.5))
+    assert words in found.result.stopped_by
+    assert len(found.store.events("proposal")) == asked
+    paid = [s for s in found.store.spent if s.kind == "proposal"]
+    assert len(paid) == asked
+    assert {(s.dollars, s.input_tokens, s.output_tokens, s.who) for s in paid} == {
+        (cost, 100, 10, "list")
+    }
+
+
+def test_a_resumed_search_pays_for_no_proposal_twice_and_stops_at_the_same_cap() -> None:
+    config = fake.config(discriminator__max_dollars=1.0)
+    first = searched(harmless(20), config=config, cost=Cost(0.25))
+    again = searched(harmless(20), config=config, cost=Cost(0.0), store=first.store)
+    assert again.result == first.result
+    assert sum(s.dollars for s in first.store.spent) == 1.0
+    assert not again.world.calls, "every answer was there already"
+
+
+def test_patience() -> None:
+    config = fake.config(discriminator__patience=5)
+    found = searched(harmless(20), config=config)
+    assert found.result.candidates == 5
+    assert "patience" in found.result.stopped_by
+
+
+def test_a_meter_counts_before_it_spends() -> None:
+    meter = Meter(max_evaluations=10)
+    meter.check(10)
+    with pytest.raises(StopSearch, match="evaluations: 0 of 10 used"):
+        meter.check(11)
+    meter.evaluations = 10
+    meter.check()
+    with pytest.raises(StopSearch):
+        meter.check(1)
+
+
+def test_a_given_probe_begins_the_search(tmp_path: Any) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(probe(0, salt=77).source)
+    found = searched([], config=fake.config(discriminator__seed_probe=str(path)))
+    assert found.result.found is not None
+    assert found.result.found.candidate.key == probe(0, salt=77).key
+
+
+def test_the_reference_answers_each_example_once_whatever_the_artifacts() -> None:
+    store = MemoryStore()
+    searched(harmless(5), BROKEN, store=store)
+    world = World()
+    searched(harmless(5), IDENTITY, store=store, world=world)
+    assert world.calls
+    assert "reference" not in {system for system, _, _ in world.calls}

@@ -47,7 +47,7 @@ _SLOPED = {
 }
 
 
-def render(program: Program, ratio: float, note: str, parent: str = "") -> Candidate:
+def render(program: Program, ratio: float, note: str) -> Candidate:
     """Write the artifact folder of a program.
 
     Parameters
@@ -58,8 +58,6 @@ def render(program: Program, ratio: float, note: str, parent: str = "") -> Candi
         The budget's compression ratio.
     note : str
         Which move made it; for people, not part of the files.
-    parent : str
-        Key of the parent artifact, for people, kept in the note only.
     """
     spec = ArtifactSpec(
         "press-program",
@@ -69,8 +67,7 @@ def render(program: Program, ratio: float, note: str, parent: str = "") -> Candi
     files = {MANIFEST: spec.to_toml(), PROGRAM_FILE: source(program)}
     if program.base:
         files[BASE_FILE] = program.base
-    text = f"{note}: {summary(program)}" + (f" (from {parent[:12]})" if parent else "")
-    return Candidate("artifact", files, text)
+    return Candidate("artifact", files, f"{note}: {summary(program)}")
 
 
 def revive(candidate: Candidate) -> Program | None:

@@ -432,6 +432,7 @@ def test_the_cap_of_dollars(cost: float | None, cap: float | None, asked: int, w
     found = searched(harmless(20), config=config, cost=Cost(cost, 100, 10, 1.5))
     assert words in found.result.stopped_by
     assert len(found.store.events("proposal")) == asked
+    assert found.result.candidates == asked, "what was paid for is evaluated"
     paid = [s for s in found.store.spent if s.kind == "proposal"]
     assert len(paid) == asked
     assert {(s.dollars, s.input_tokens, s.output_tokens, s.who) for s in paid} == {

@@ -41,6 +41,7 @@ class MeteredProposer:
             Before anything is spent, when a cap is reached.
         """
         self._meter.check()
+        self._meter.check_price()
         proposal = self._proposer.propose(request)
         key = f"{self._stage}/proposal/{request.index}"
         if key not in self._paid:

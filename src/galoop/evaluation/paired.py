@@ -42,6 +42,9 @@ class Meter:
             raise StopSearch(f"evaluations: {self.evaluations} of {self.max_evaluations} used")
         if self.max_seconds is not None and time.monotonic() - self.began > self.max_seconds:
             raise StopSearch(f"time: {self.max_seconds:g} s are over")
+
+    def check_price(self) -> None:
+        """Raise StopSearch when no further proposal may be paid; what was paid is still used."""
         if self.max_dollars is None:
             return
         if self.unpriced:

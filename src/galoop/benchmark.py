@@ -73,8 +73,8 @@ def read_slice(folder: Path) -> Slice:
         Not a slice folder, another schema, or a file that was changed.
     """
     try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        files = {n: (folder / n).read_text(encoding="utf-8") for n in (PROBE, OPEN, SEALED)}
+        about = json.loads(_text(folder / ABOUT))
+        files = {name: _text(folder / name) for name in (PROBE, OPEN, SEALED)}
     except FileNotFoundError as error:
         raise StoreError(
             f"{folder}: not a slice folder: {Path(error.filename).name} is missing",
@@ -85,14 +85,24 @@ def read_slice(folder: Path) -> Slice:
     if not isinstance(about, dict) or about.get("schema") != SCHEMA:
         found = about.get("schema") if isinstance(about, dict) else None
         raise StoreError(f"{folder}: slice schema {found!r}, this galoop reads {SCHEMA}")
+    hashes = about.get("sha256")
+    if not isinstance(hashes, dict) or not isinstance(about.get("name"), str):
+        raise StoreError(
+            f"{folder}/{ABOUT}: has no name or no hashes", "take it from the run again"
+        )
     for name, text in files.items():
-        if about.get("sha256", {}).get(name) != _hash(text):
+        if hashes.get(name) != _hash(text):
             raise StoreError(
                 f"{folder}/{name}: was changed after it was frozen",
                 "a frozen slice is never edited: take it from the run again",
             )
     probe = Candidate("probe", {PROBE: files[PROBE]}, about.get("note", ""))
     return Slice(about["name"], probe, _examples(files[OPEN]), _examples(files[SEALED]), about)
+
+
+def _text(path: Path) -> str:
+    """The text as it stands: no translation of line ends, which the hashes cover too."""
+    return path.read_bytes().decode("utf-8")
 
 
 def _hash(text: str) -> str:
@@ -106,4 +116,5 @@ def _lines(examples: Sequence[Example]) -> str:
 
 
 def _examples(text: str) -> tuple[Example, ...]:
-    return tuple(Example.from_json(json.loads(line)) for line in text.splitlines())
+    # Not splitlines, which also splits at characters that JSON leaves inside of strings.
+    return tuple(Example.from_json(json.loads(line)) for line in text.split("\n") if line)

@@ -27,7 +27,8 @@ from galoop.store.run import RunStore
 from galoop.types import Candidate, Example, Excerpt, Feedback, State
 
 _FIRST_LOOK = 6
-#: A candidate whose first look lies this far below the best is not evaluated further.
+#: A candidate whose first look lies this far below the best, or below its parent's own first look,
+#: is not evaluated further.
 _BEHIND = 0.25
 
 
@@ -115,6 +116,7 @@ class Generator:
         self._meter = Meter(knobs.max_evaluations, knobs.max_seconds, knobs.max_dollars)
         self.result = Improvement()
         self._since_best = 0
+        self._parent_look = 0.0
         self._ranked: dict[str, tuple[bool, float, Candidate]] = {}
         self._tried: set[str] = set()
 
@@ -208,7 +210,9 @@ class Generator:
         (seen,) = self._evaluator.evaluate([system], look, stage=self._stage, meter=self._meter)
         if seen.state is not State.SCORED:
             return self._floor(seen)
-        if seen.accuracy + _BEHIND < self.result.best:
+        if candidate.key == self._parent.candidate.key:
+            self._parent_look = seen.accuracy
+        elif seen.accuracy < max(self._parent_look, self.result.best - _BEHIND):
             return self._feedback(candidate, look, seen, partial=True)
         examples = [e for s in self._slices for e in s.primary]
         (scores,) = self._evaluator.evaluate(

@@ -18,8 +18,9 @@ from galoop.types import Candidate, Feedback, State
 
 SPACE = """\
 The probe grammar writes programs that hide one or several values in a long text and ask for them.
-Nothing in it refers to an approximation or to a known slice; every option of a kind starts with
-the same chance, and only the feedback of the running search shifts these chances. What it can say:
+Nothing in it refers to an approximation or to a known slice. Apart from a prior for simple programs
+(below), every option of a kind starts with the same chance, and only the feedback of the running
+search shifts these chances. What it can say:
 
 - Entries: plain sentences (value last, value first, owner first), records, records with several
   fields, lines of a ledger, rows of a table, points of a list, lines of a log, key-value notes,
@@ -37,18 +38,20 @@ the same chance, and only the feedback of the running search shifts these chance
 - Questions: five wordings; for the value of a key, for the values of up to three keys, or for the
   key of a value. Answer prefixes: none, "Answer:", a sentence, or the words of the entry.
 
-The prior prefers simple programs: three of five fresh ones are plain, which means at most four
-keys, short values, one hop, one asked key, one value a key, no outdated entries, and an answer
-prefix that a reader can continue; the others draw from everything. Where the reference itself
-fails on a parent, moves that make the example easier get more weight, because a probe that the
-reference cannot answer proves nothing. Words come from the wonderwords package. What it cannot
-say: reasoning other than following references, arithmetic, code, translation, other languages
-than English.
+The prior prefers simple programs: seven of ten fresh ones are plain, which means at most four
+keys, short values that are not alike, one hop, one asked key, one value a key, no outdated
+entries, and an answer prefix that a reader can continue; the others draw from everything (a
+quarter of them ask for the key of a value). Where the reference itself fails on a parent, moves
+that make the example easier get more weight, because a probe that the reference cannot answer
+proves nothing; kinds that frozen slices already use are half as likely. Words come from the
+wonderwords package. What it cannot say: reasoning other than following references, arithmetic,
+code, translation, other languages than English.
 """
 
 FEWEST_TOKENS_AN_ENTRY = 6
-PLAIN = 0.6
-FEW = (1, 2, 3, 4)
+PLAIN = 0.7
+REVERSED = 0.25
+FEW = (1, 1, 2, 2, 3, 4)
 SHORT = (2, 3, 4, 5)
 CONTINUED = ("as in the entry", "sentence")
 HOPS = ("1", "2", "3")
@@ -105,13 +108,13 @@ class ProbeGrammar(GrammarProposer[Program]):
             return self.pick(slot, options, context)
 
         plain = rng.random() < PLAIN
-        directions = space.DIRECTIONS[:1] if plain else space.DIRECTIONS
+        reverse = not plain and rng.random() < REVERSED
         prefixes = CONTINUED if plain else space.PREFIXES
         program = Program(
             value=Value(
                 pick("value", space.VALUE_KINDS),
                 rng.choice(SHORT if plain else space.VALUE_SIZES),
-                rng.random() < 0.25,
+                not plain and rng.random() < 0.5,
             ),
             key=pick("key", space.KEY_KINDS),
             entry=Entry(
@@ -127,7 +130,7 @@ class ProbeGrammar(GrammarProposer[Program]):
             ask=Ask(
                 rng.choice(space.QUESTIONS),
                 pick("prefix", prefixes),
-                pick("direction", directions),
+                space.DIRECTIONS[1 if reverse else 0],
                 1 if plain else rng.choice(ASKED),
             ),
             attribute=rng.randrange(4),
@@ -153,7 +156,6 @@ class ProbeGrammar(GrammarProposer[Program]):
             "asked spot": tree.placement.asked,
             "other spots": tree.placement.others,
             "prefix": tree.ask.prefix,
-            "direction": tree.ask.direction,
             "hops": str(tree.hops),
         }
 
@@ -347,7 +349,7 @@ class ProbeGrammar(GrammarProposer[Program]):
         for _ in range(2):
             name = self.move_bandit.choose(context.rng, list(singles), self.move_weights(context))
             changed = singles[name](changed, context) if changed is not None else None
-        return changed
+        return None if changed == tree else changed
 
     def _cross(self, tree: Program, context: MoveContext[Program]) -> Program | None:
         """Some nodes of this program, the others of another evaluated one."""

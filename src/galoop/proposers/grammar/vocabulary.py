@@ -69,7 +69,7 @@ STORY = (
 def _words(category: str) -> tuple[str, ...]:
     from wonderwords import RandomWord, is_profanity
 
-    found = RandomWord().filter(include_categories=[category], regex=r"[a-z]{4,8}")
+    found = RandomWord().filter(include_categories=[category], regex=r"[a-z]{4,6}")
     return tuple(sorted({word for word in found if not is_profanity(word)}))
 
 

@@ -1,64 +1,55 @@
-"""Greedy decoding of many compressed caches in one batch, with the answers of one at a time.
+"""Greedy decoding of many compressed caches at once, with the answers of one at a time.
 
-Decoding is bound by reading the weights, so rows that belong to different artifacts and different
-examples share each forward pass. Rows may have different kept lengths, different kept lengths per
-layer, and masked keys per head: caches are left-padded and every layer has its own validity mask.
+Rows that belong to different artifacts and different examples share each forward pass
+(:mod:`.packed`). Rows may have different kept lengths, different kept lengths per layer, and masked
+keys per head.
 
 A *draft* (the gold answer, or the answer that the reference gave) is checked in the same pass as
 the question: it is accepted while it equals the arg-max, and decoding goes on greedily after it.
 
-A batched pass rounds differently from kvpress's own one-by-one pass. Whenever the two best logits
-of a decided token lie closer than ``margin``, the row is decoded again exactly as kvpress does it.
+Where a packed pass gives the same bits as kvpress's own one-by-one pass, which is tried out once
+for each model, its answers stand. Elsewhere it rounds differently, and whenever the two best logits
+of a decided token lie closer than a margin, the row is decoded again exactly as kvpress does it.
 Equal answers come before speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from galoop.domains.kv_compression.capture import attention_modules
+from galoop.domains.kv_compression.packed import CompressedCache, GrowingCache, Piece, forward
 
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Iterator
 
-ATTENTION = "galoop_ragged"
+    from galoop.domains.kv_compression.invariance import Grouping
 
+__all__ = ["CompressedCache", "DecodeStats", "Decoder", "Row", "decode_one"]
 
-@dataclass
-class CompressedCache:
-    """The cache that an artifact made of one context.
-
-    Attributes
-    ----------
-    keys, values : list of Tensor, one per layer, shape (H_kv, kept_l, head_dim)
-    masked : list of (Tensor or None), one per layer, bool, shape (H_kv, kept_l)
-        True where a head's entry is stored but must not be attended (kvpress's head-wise presses).
-    context_length : int
-        Position of the first token after the context (the uncompressed length S).
-    """
-
-    keys: list[torch.Tensor]
-    values: list[torch.Tensor]
-    masked: list[torch.Tensor | None]
-    context_length: int
+#: Packed and one-by-one logits were seen to differ by up to 0.4 in bfloat16 and 3e-5 in float32.
+MARGINS = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
     """One answer to be decoded.
 
     ``draft`` is a guess of the answer's token ids; it changes the speed and never the answer.
+    ``eager`` rows belong to presses that read attention weights: kvpress's users run the whole
+    pipeline in eager attention then, so these are decoded one by one in it.
     """
 
     cache: CompressedCache
     question_ids: list[int]
     draft: list[int]
     max_new_tokens: int
+    eager: bool = False
     tokens: list[int] = field(default_factory=list)
-    exact: bool = False  # decoded again one by one, because a decision was close
+    exact: bool = False  # decoded one by one, because a decision was close
 
 
 @dataclass
@@ -77,17 +68,19 @@ class Decoder:
     ----------
     model : PreTrainedModel
         In evaluation mode, SDPA attention.
-    margin : float
-        Least distance between the two best logits for a batched decision to stand.
+    margin : float, optional
+        Least distance between the two best logits for a packed decision to stand. By default 0
+        where packed passes were found to give the bits of one-by-one passes, else
+        :data:`MARGINS`.
     batch : int
         Most rows that share a forward pass.
     """
 
-    def __init__(self, model: Any, *, margin: float, batch: int = 16) -> None:
-        _register()
+    def __init__(self, model: Any, *, margin: float | None = None, batch: int = 32) -> None:
         self._model = model
         self._margin = margin
         self._batch = batch
+        self._grouping: Grouping | None = None
         stop = model.generation_config.eos_token_id
         self._stop = set(stop if isinstance(stop, list) else [stop])
         self.stats = DecodeStats()
@@ -96,63 +89,94 @@ class Decoder:
         """Fill ``tokens`` of every row, the stop token included where it was generated."""
         import torch
 
-        # Rows of like length share a batch, so that padding stays small; the order of the result
-        # is the caller's.
-        order = sorted(range(len(rows)), key=lambda i: _cost(rows[i]))
+        self._prepare()
+        alone = [row for row in rows if row.eager]
+        packed = [row for row in rows if not row.eager]
         with torch.inference_mode():
-            for start in range(0, len(order), self._batch):
-                chunk = [rows[i] for i in order[start : start + self._batch]]
-                self._decode_chunk(chunk)
+            for start in range(0, len(packed), self._batch):
+                self._decode_chunk(packed[start : start + self._batch])
+            for row in alone:
+                row.tokens, row.exact = self._decode_alone(row), True
         self.stats.rows += len(rows)
 
-    def _decode_chunk(self, rows: list[Row]) -> None:
-        state = _Batch(self._model, rows)
-        with _ragged_attention(self._model):
-            close = self._verify(state)
-            while state.active and not all(close[i] for i in state.active):
-                self._step(state, close)
-        for i, row in enumerate(rows):
-            if close[i]:
-                row.tokens = decode_one(self._model, row, self._stop)
-                row.exact = True
-                self.stats.redone += 1
+    def _prepare(self) -> None:
+        """Find out, once, how packed passes have to be made and how far they can be trusted."""
+        if self._margin is not None:
+            return
+        dtype = str(self._model.dtype).removeprefix("torch.")
+        self._margin = MARGINS.get(dtype, 0.5)
+        # In float32 a margin that is hardly ever needed is cheaper than grouping.
+        if dtype != "float32":
+            from galoop.domains.kv_compression.invariance import Grouping
+            from galoop.domains.kv_compression.selfcheck import same_bits
 
-    def _verify(self, state: _Batch) -> list[bool]:
-        """The pass over question and draft; returns which rows had a close decision."""
-        logits = state.first_pass()
-        self.stats.passes += 1
-        close = [False] * len(state.rows)
-        for i, row in enumerate(state.rows):
-            best = logits[i].topk(2, dim=-1)
-            gaps = (best.values[:, 0] - best.values[:, 1]).tolist()
-            ids = best.indices[:, 0].tolist()
-            accepted = 0
-            for j, token in enumerate(ids):
-                close[i] |= gaps[j] < self._margin
+            self._grouping = Grouping(self._model)
+            if same_bits(self._model, self._grouping):
+                self._margin = 0.0
+
+    def _decode_chunk(self, rows: list[Row]) -> None:
+        for row in rows:
+            row.draft = row.draft[: row.max_new_tokens - 1]
+        states = [_Growing(row) for row in rows]
+        close = self._verify(states)
+        while active := [s for s in states if not self._done(s.row) and s.row not in close]:
+            self._step(active, close)
+        for row in close:
+            row.tokens, row.exact = self._decode_alone(row), True
+            self.stats.redone += 1
+
+    def _verify(self, states: Sequence[_Growing]) -> list[Row]:
+        """The pass over questions and drafts; returns the rows that had a close decision."""
+        decided = self._forward([piece for state in states for piece in state.first()])
+        close = []
+        for state in states:
+            row = state.row
+            accepted, sure = 0, True
+            guesses, decided = decided[: len(row.draft) + 1], decided[len(row.draft) + 1 :]
+            for j, (token, certain) in enumerate(guesses):
+                sure &= certain
                 row.tokens.append(token)
                 agrees = j < len(row.draft) and row.draft[j] == token
                 if self._done(row) or not agrees:
                     break
                 accepted += 1
-            state.settle(i, accepted)
-            if self._done(row) or close[i]:
-                state.retire(i)
+            state.settle(accepted)
+            if not sure:
+                close.append(row)
         return close
 
-    def _step(self, state: _Batch, close: list[bool]) -> None:
-        logits = state.next_pass()
+    def _step(self, states: Sequence[_Growing], close: list[Row]) -> None:
+        decided = self._forward([state.next() for state in states])
+        for state, (token, certain) in zip(states, decided, strict=True):
+            state.row.tokens.append(token)
+            if not certain:
+                close.append(state.row)
+
+    def _forward(self, pieces: list[Piece]) -> list[tuple[int, bool]]:
+        """Next token after each piece, and whether the decision is clear."""
+        logits = forward(self._model, pieces, self._grouping)
         self.stats.passes += 1
-        best = logits.topk(2, dim=-1)
-        gaps = (best.values[:, 0] - best.values[:, 1]).tolist()
-        ids = best.indices[:, 0].tolist()
-        for slot, i in enumerate(list(state.slots)):
-            if i not in state.active:
-                continue
-            row = state.rows[i]
-            row.tokens.append(ids[slot])
-            close[i] |= gaps[slot] < self._margin
-            if self._done(row) or close[i]:
-                state.retire(i)
+        best = logits.topk(2, dim=-1).values.float()
+        margin = self._margin or 0.0
+        clear = [not gap < margin for gap in (best[:, 0] - best[:, 1]).tolist()]
+        return list(zip(logits.argmax(dim=-1).tolist(), clear, strict=True))
+
+    def _decode_alone(self, row: Row) -> list[int]:
+        """kvpress's own answer; where kvpress raises, greedy decoding of this row alone.
+
+        kvpress finds no fake key for some masked heads (ValueError) and cannot feed a question of
+        several tokens to a cache whose layers differ in length (RuntimeError). Without other rows
+        in the pass the answer depends on nothing else.
+        """
+        try:
+            return decode_one(self._model, row, self._stop)
+        except (RuntimeError, ValueError):
+            alone = Row(row.cache, row.question_ids, [], row.max_new_tokens)
+            state = _Growing(alone)
+            self._verify([state])
+            while not self._done(alone):
+                self._step([state], [])
+            return alone.tokens
 
     def _done(self, row: Row) -> bool:
         # kvpress ignores a stop token in the first place: its loop tests only later tokens.
@@ -160,186 +184,28 @@ class Decoder:
         return stopped or len(row.tokens) >= row.max_new_tokens
 
 
-def _cost(row: Row) -> tuple[int, int]:
-    return (len(row.question_ids) + len(row.draft), max(k.shape[1] for k in row.cache.keys))
+class _Growing:
+    """A row with its growing cache."""
 
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self._cache = GrowingCache(row.cache, len(row.question_ids) + row.max_new_tokens)
 
-class _Batch:
-    """The padded caches of some rows while they are decoded together."""
+    def first(self) -> list[Piece]:
+        """The question in one piece, and each token of the draft as a step of its own."""
+        n = len(self.row.question_ids)
+        question = Piece(self._cache, self.row.question_ids, 0)
+        return [question, *(Piece(self._cache, [t], n + j) for j, t in enumerate(self.row.draft))]
 
-    def __init__(self, model: Any, rows: list[Row]) -> None:
-        from transformers import DynamicCache
+    def settle(self, accepted: int) -> None:
+        """Only the first ``accepted`` draft tokens belong to the text."""
+        self._cache.fed = len(self.row.question_ids) + accepted
 
-        self.rows = rows
-        self.active = set(range(len(rows)))
-        self.slots = list(range(len(rows)))  # slot in the batch -> row
-        self._model = model
-        self._device = model.device
-        self._cache = DynamicCache()
-        self._valid: list[torch.Tensor] = []  # per layer: (B, H_kv or 1, length)
-        for layer in range(len(rows[0].cache.keys)):
-            keys, values, valid = _pad_layer(rows, layer)
-            self._cache.update(keys, values, layer)
-            self._valid.append(valid)
-        self._fresh: torch.Tensor | None = None  # validity of the tokens fed so far, (B, n)
-
-    def first_pass(self) -> list[torch.Tensor]:
-        """Feed question + draft; logits at the last question token and at each draft token."""
-        import torch
-
-        lengths = [len(r.question_ids) + len(r.draft) for r in self.rows]
-        width = max(lengths)
-        ids = torch.zeros(len(self.rows), width, dtype=torch.long)
-        for i, row in enumerate(self.rows):
-            ids[i, : lengths[i]] = torch.tensor(row.question_ids + row.draft)
-        starts = torch.tensor([r.cache.context_length for r in self.rows])
-        positions = starts[:, None] + torch.arange(width)[None]
-        self._fresh = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
-        hidden = self._forward(ids, positions)
-        picked = [hidden[i, len(r.question_ids) - 1 : lengths[i]] for i, r in enumerate(self.rows)]
-        logits = self._model.lm_head(torch.cat(picked))
-        return list(logits.split([p.shape[0] for p in picked]))
-
-    def settle(self, i: int, accepted: int) -> None:
-        """Only the first ``accepted`` draft tokens of row ``i`` belong to its text."""
-        assert self._fresh is not None
-        self._fresh[i, len(self.rows[i].question_ids) + accepted :] = False
-
-    def retire(self, i: int) -> None:
-        self.active.discard(i)
-
-    def next_pass(self) -> torch.Tensor:
-        """Feed the last token of every row; logits (B, vocabulary)."""
-        import torch
-
-        self._shrink()
-        assert self._fresh is not None
-        rows = [self.rows[i] for i in self.slots]
-        ids = torch.tensor([[r.tokens[-1]] for r in rows])
-        positions = torch.tensor(
-            [[r.cache.context_length + len(r.question_ids) + len(r.tokens) - 1] for r in rows]
-        )
-        self._fresh = torch.cat([self._fresh, torch.ones(len(rows), 1, dtype=torch.bool)], dim=1)
-        hidden = self._forward(ids, positions)
-        return self._model.lm_head(hidden[:, -1])
-
-    def _shrink(self) -> None:
-        """Drop finished rows once they are half of the batch: they would only cost time."""
-        import torch
-
-        if len(self.active) * 2 > len(self.slots):
-            return
-        keep = [slot for slot, i in enumerate(self.slots) if i in self.active]
-        index = torch.tensor(keep, device=self._device)
-        layers: list[Any] = self._cache.layers
-        for layer in layers:
-            layer.keys = layer.keys.index_select(0, index)
-            layer.values = layer.values.index_select(0, index)
-        self._valid = [v.index_select(0, index) for v in self._valid]
-        assert self._fresh is not None
-        self._fresh = self._fresh.index_select(0, index.cpu())
-        self.slots = [self.slots[slot] for slot in keep]
-
-    def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        assert self._fresh is not None
-        n_new, n_fed = ids.shape[1], self._fresh.shape[1]
-        fresh = self._fresh.to(self._device)
-        causal = (
-            torch.arange(n_fed, device=self._device)[None]
-            <= (torch.arange(n_fed - n_new, n_fed, device=self._device)[:, None])
-        )
-        new = (fresh[:, None, None, :] & causal[None, None]).expand(-1, 1, -1, -1)
-        # A padded query row would see nothing at all and turn into NaN: let it see itself.
-        itself = torch.eye(n_new, device=self._device, dtype=torch.bool)
-        new = new.clone()
-        new[..., n_fed - n_new :] |= itself
-        out = self._model.model(
-            input_ids=ids.to(self._device),
-            position_ids=positions.to(self._device),
-            past_key_values=self._cache,
-            use_cache=True,
-            galoop_valid=self._valid,
-            galoop_new=new,
-        )
-        return out.last_hidden_state
-
-
-def _pad_layer(rows: list[Row], layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Left-pad one layer's caches to a common length; validity is per head where it must be."""
-    import torch
-
-    longest = max(r.cache.keys[layer].shape[1] for r in rows)
-    heads, _, dim = rows[0].cache.keys[layer].shape
-    sample = rows[0].cache.keys[layer]
-    keys = sample.new_zeros(len(rows), heads, longest, dim)
-    values = torch.zeros_like(keys)
-    per_head = any(r.cache.masked[layer] is not None for r in rows)
-    valid = torch.zeros(
-        len(rows), heads if per_head else 1, longest, dtype=torch.bool, device=sample.device
-    )
-    for i, row in enumerate(rows):
-        kept = row.cache.keys[layer].shape[1]
-        if kept == 0:
-            continue
-        keys[i, :, longest - kept :] = row.cache.keys[layer]
-        values[i, :, longest - kept :] = row.cache.values[layer]
-        masked = row.cache.masked[layer]
-        valid[i, :, longest - kept :] = True if masked is None else ~masked
-    return keys, values, valid
-
-
-def _ragged(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    galoop_valid: list[torch.Tensor] | None = None,
-    galoop_new: torch.Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """SDPA whose mask is the layer's own: padded and masked entries out, new tokens causal."""
-    import torch
-
-    assert galoop_valid is not None
-    assert galoop_new is not None
-    groups = query.shape[1] // key.shape[1]
-    valid = galoop_valid[module.layer_idx]
-    new = galoop_new.expand(-1, valid.shape[1], -1, -1)
-    old = valid[:, :, None, :].expand(-1, -1, query.shape[2], -1)
-    mask = torch.cat([old, new], dim=-1)
-    if mask.shape[1] > 1:
-        mask = mask.repeat_interleave(groups, dim=1)
-    out = torch.nn.functional.scaled_dot_product_attention(
-        query,
-        key.repeat_interleave(groups, dim=1),
-        value.repeat_interleave(groups, dim=1),
-        attn_mask=mask,
-        scale=scaling,
-    )
-    return out.transpose(1, 2).contiguous(), None
-
-
-def _register() -> None:
-    """Make the attention function known to transformers, together with its (empty) mask."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register(ATTENTION, _ragged)
-    AttentionMaskInterface.register(ATTENTION, lambda *args, **kwargs: None)
-
-
-@contextmanager
-def _ragged_attention(model: Any) -> Iterator[None]:
-    before = model.config._attn_implementation
-    model.config._attn_implementation = ATTENTION
-    try:
-        yield
-    finally:
-        model.config._attn_implementation = before
+    def next(self) -> Piece:
+        """The last decided token, to be fed."""
+        piece = Piece(self._cache, self.row.tokens[-1:], self._cache.fed)
+        self._cache.fed += 1
+        return piece
 
 
 def decode_one(model: Any, row: Row, stop: set[int]) -> list[int]:
@@ -361,7 +227,9 @@ def decode_one(model: Any, row: Row, stop: set[int]) -> list[int]:
             None if masked is None else tuple(masked[None].nonzero(as_tuple=True))
         )
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), ExitStack() as stack:
+            if row.eager:
+                stack.enter_context(_eager(model))
             return _greedy(model, row, cache, stop)
     finally:
         for module in modules:
@@ -393,3 +261,13 @@ def _greedy(model: Any, row: Row, cache: Any, stop: set[int]) -> list[int]:
         if token in stop:
             break
     return tokens
+
+
+@contextmanager
+def _eager(model: Any) -> Iterator[None]:
+    before = model.config._attn_implementation
+    model.config._attn_implementation = "eager"
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before

@@ -376,8 +376,8 @@ def config(**changes: Any) -> ExperimentConfig:
         "name": "fake",
         "domain": "fake",
         "artifact": {"start": "weak"},
-        "discriminator": {"proposer": "fake", "max_candidates": 30},
-        "generator": {"proposer": "fake", "max_candidates": 40},
+        "discriminator": {"proposer": "fake", "fresh": 0, "max_candidates": 30},
+        "generator": {"proposer": "fake", "fresh": 0, "max_candidates": 40},
         "gate": {"suites": ("fake",), "components": (), "examples": 40, "delta": 0.1},
     }
     for key, value in changes.items():

@@ -79,6 +79,7 @@ class DiscriminatorConfig(Section):
     screen_examples: int = Field(
         10, ge=2, description="Examples a candidate is screened on; estimates for the search only."
     )
+    fresh: int = Field(4, ge=0, description="Probes written from nothing before any is mutated.")
     max_candidates: Cap = Field(
         60, description="Hard cap: probe programs evaluated in a round.", json_schema_extra=FREE
     )
@@ -131,6 +132,9 @@ class GeneratorConfig(Section):
     )
     examples: int = Field(
         20, ge=2, description="Primary set: examples of each slice that every candidate answers."
+    )
+    fresh: int = Field(
+        12, ge=0, description="Artifacts written from nothing before any is mutated."
     )
     max_candidates: Cap = Field(
         60, description="Hard cap: artifacts evaluated in a round.", json_schema_extra=FREE

@@ -123,6 +123,7 @@ class Discriminator:
             evaluate=self._evaluate,
             objectives=OBJECTIVES,
             seed=seed,
+            fresh=self._config.discriminator.fresh,
             start=self._start(),
         )
         self.result.stopped_by = search.run(problem)

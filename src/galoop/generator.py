@@ -132,6 +132,7 @@ class Generator:
             evaluate=self._evaluate,
             objectives=[s.name for s in self._slices],
             seed=seed,
+            fresh=self._config.generator.fresh,
             start=[parent],
         )
         self.result.stopped_by = search.run(problem)

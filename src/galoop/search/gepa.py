@@ -90,9 +90,12 @@ class _Seat:
 
     def start(self) -> Candidate:
         """The first candidate; further given ones are evaluated so that proposers see them."""
-        given = list(self._problem.start) or [self._next(None)]
+        given = list(self._problem.start)
         for candidate in given:
             self._look(candidate)
+        for _ in range(max(self._problem.fresh, 0 if given else 1)):
+            given.append(self._next(None))
+            self._look(given[-1])
         return max(given, key=lambda c: self._known[c.key].feedback.score)
 
     def evaluate(self, candidate: Mapping[str, str]) -> tuple[float, dict[str, Any]]:

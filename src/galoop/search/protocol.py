@@ -34,6 +34,9 @@ class Problem:
     seed : int
     start : sequence of Candidate
         Candidates to begin with; empty is a seedless search.
+    fresh : int
+        Candidates that are asked for from nothing before any is mutated, so that the search does
+        not start from one idea alone.
     """
 
     task: Task
@@ -42,6 +45,7 @@ class Problem:
     objectives: Sequence[str]
     seed: int
     start: Sequence[Candidate] = ()
+    fresh: int = 0
 
 
 class Search(Protocol):

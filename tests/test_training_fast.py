@@ -1,0 +1,114 @@
+"""The training script of the fast model: same seed same bytes, and kills that change nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+TRAINING = Path(__file__).resolve().parents[1] / "training"
+SMALL = ["--vocab", "300", "--width", "32", "--scale", "0.01", "--threads", "1", "--n", "20",
+         "--window", "256", "--checkpoint-steps", "2", "--tokenizer-documents", "40"]  # fmt: skip
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(TRAINING))
+    yield importlib.import_module("train_fast_model")
+    for name in ("train_fast_model", "fast_batches", "fast_model", "fast_text"):
+        sys.modules.pop(name, None)
+    torch.use_deterministic_algorithms(False)
+
+
+def run(script: Any, root: Path, *more: str) -> dict[str, str]:
+    script.main([*SMALL, "--work", str(root / "work"), "--out", str(root / "out"), *more])
+    files = (p for p in (root / "out").iterdir() if p.name != "MODEL_CARD.md")  # has the seconds
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+class Killed(BaseException):
+    """Stands for a kill between two steps."""
+
+
+def test_killed_and_run_again_ends_in_the_same_bytes(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(script, tmp_path / "whole")
+    assert {"model.safetensors", "tokenizer.json", "training_log.csv"} <= whole.keys()
+    step, steps = script.Trainer.step, []
+
+    def killed(trainer: Any, phase: Any) -> float:
+        steps.append(trainer.state["step"])
+        if len(steps) in (4, 11, 17):
+            raise Killed
+        return step(trainer, phase)
+
+    monkeypatch.setattr(script.Trainer, "step", killed)
+    for _ in range(3):
+        with pytest.raises(Killed):
+            run(script, tmp_path / "torn")
+    assert run(script, tmp_path / "torn") == whole
+    assert len(steps) > len(set(steps))  # it did go back to a checkpoint
+    monkeypatch.setattr(script.Trainer, "step", step)
+    assert run(script, tmp_path / "other", "--seed", "1")["model.safetensors"] not in whole.values()
+
+
+def test_a_checkpoint_of_other_arguments_is_refused(script: Any, tmp_path: Path) -> None:
+    run(script, tmp_path)
+    with pytest.raises(SystemExit, match="other arguments"):
+        run(script, tmp_path, "--seed", "3")
+
+
+def test_the_first_heads_start_by_looking_back(script: Any) -> None:
+    from fast_model import LOOK_BACK, build_model
+
+    model = build_model(vocab=300, window=256, width=128, layers=4, heads=4, kv_heads=2, seed=0)
+    model.set_attn_implementation("eager")
+    ids = torch.randint(0, 300, (1, 100), generator=torch.Generator().manual_seed(1))
+    attentions = model(ids, output_attentions=True).attentions
+    for layer, offsets in LOOK_BACK.items():
+        for head, offset in enumerate(offsets):
+            weights = attentions[layer][0, head]
+            rows = torch.arange(30, 100)
+            assert (weights[rows].argmax(-1) == rows - offset).float().mean() > 0.9
+
+
+def test_held_out_lists_stay_out_of_training(script: Any) -> None:
+    import random
+
+    import fast_text
+
+    words = fast_text.load_words()
+    assert not set(words.nouns) & set(words.held_out_nouns)
+    rng, held = random.Random(0), set(words.held_out_nouns)
+    for _ in range(200):
+        document = fast_text.make_document(rng, words, fast_text.TextConfig((4, 8), 4, 5))
+        text = "".join(document.pieces)
+        assert not held & set(text.lower().replace(".", " ").split())
+        for query in document.queries:
+            assert f"{query.prefix}{query.value}" in text  # the prefix repeats the record
+
+
+def test_the_mask_covers_value_stop_and_end(script: Any) -> None:
+    import random
+
+    from fast_batches import EOS, encode_documents
+    from fast_model import train_tokenizer
+    from fast_text import TextConfig, load_words, make_document
+
+    tokenizer, rng = train_tokenizer(400, 0, 40), random.Random(1)
+    documents = [make_document(rng, load_words(), TextConfig((2, 4), 2, 8)) for _ in range(20)]
+    for document, parts in zip(documents, encode_documents(tokenizer, documents, 400), strict=True):
+        context = tokenizer.decode(parts[0][0][1:])
+        pieces = zip(document.pieces, document.is_record, strict=True)
+        assert all(piece in context for piece, is_record in pieces if is_record)
+        for query, (ids, mask) in zip(document.queries, parts[1:], strict=True):
+            answer = [i for i, m in zip(ids, mask, strict=True) if m]
+            assert answer[-1] == EOS
+            assert tokenizer.decode(answer[:-1]) == f"{query.value}."
+            assert tokenizer.decode(ids[: mask.index(1)]) == f"{query.question}\n{query.prefix}"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import fake_domain
+from loop_tools import in_memory
 
 
 @pytest.fixture
@@ -20,14 +18,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> fake_domain.World:
 
 
 @pytest.fixture
-def fast_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where the machine has one: a run store flushes after each evaluation."""
-    memory = Path("/dev/shm")
-    if not (memory.is_dir() and os.access(memory, os.W_OK)):
-        yield tmp_path
-        return
-    folder = Path(tempfile.mkdtemp(prefix="galoop-test-", dir=memory))
-    try:
+def fast_path() -> Iterator[Path]:
+    """A folder in memory, removed after the test."""
+    with in_memory() as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

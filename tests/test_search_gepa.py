@@ -71,8 +71,10 @@ class Judge:
         )
 
 
-def search(judge: Any, proposer: Any, start: Sequence[Candidate] = (), seed: int = 0) -> str:
-    return GepaSearch().run(Problem(TASK, proposer, judge, AXES, seed, start))
+def search(
+    judge: Any, proposer: Any, start: Sequence[Candidate] = (), seed: int = 0, fresh: int = 0
+) -> str:
+    return GepaSearch().run(Problem(TASK, proposer, judge, AXES, seed, start, fresh))
 
 
 @pytest.mark.parametrize("start", [[], [artifact(0.3, 0.3, 0.0)]], ids=["seedless", "seeded"])
@@ -171,6 +173,23 @@ def test_several_start_candidates_are_all_evaluated_and_the_best_begins() -> Non
     assert [c.key for c in judge.seen[:3]] == [c.key for c in start]
     assert proposer.requests[0].parent is not None
     assert proposer.requests[0].parent.candidate.key == start[1].key
+
+
+@pytest.mark.parametrize("start", [[], [artifact(0.05, 0.05, 0.0)]], ids=["seedless", "seeded"])
+def test_some_candidates_are_written_from_nothing_before_any_is_changed(
+    start: list[Candidate],
+) -> None:
+    judge, proposer = Judge(12), Climber(1)
+    search(judge, proposer, start, fresh=5)
+    parents = [r.parent for r in proposer.requests]
+    assert parents[:5] == [None] * 5
+    assert None not in parents[5:]
+    best = max(judge.seen[: 5 + len(start)], key=lambda c: sum(value(c)))
+    assert parents[5] is not None
+    assert parents[5].candidate.key == best.key, "the best of them is changed first"
+    assert len(proposer.requests[5].history) == 5 + len(start)
+    stopped = Judge(3)
+    assert search(stopped, Climber(1), start, fresh=5) == "candidates: 3 tried"
 
 
 @pytest.mark.parametrize("start", [[], [artifact(0.5, 0.5, 0.0)]], ids=["seedless", "seeded"])

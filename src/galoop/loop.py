@@ -104,7 +104,7 @@ def run_loop(config: ExperimentConfig, run_dir: Path, progress: Progress) -> Loo
             made = improve_stage(
                 run,
                 round,
-                f"Gen-{len(standing.systems)}",
+                f"Gen-{round}",  # of its round, so that a refused one lends its name to no other
                 current,
                 current_name,
                 stored_slices(run, names),

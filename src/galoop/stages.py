@@ -120,7 +120,7 @@ def discover_stage(
     )
     run.store.finish_stage(key, stage.to_json())
     run.progress.emit(StageFinished("discriminator", round, _discovery_words(name, found)))
-    return stage
+    return DiscoverStage.from_json(_kept(run, key))
 
 
 def _freeze(
@@ -224,7 +224,14 @@ def improve_stage(
     run.store.finish_stage(key, stage.to_json())
     words = f"{name} accepted" if found.accepted else "nothing accepted"
     run.progress.emit(StageFinished("generator", round, words))
-    return stage
+    return ImproveStage.from_json(_kept(run, key))
+
+
+def _kept(run: Run, key: str) -> dict[str, Any]:
+    """A stage as a resumed run will see it: the order of keys too is part of the bytes."""
+    kept = run.store.stage(key)
+    assert kept is not None
+    return kept
 
 
 def write_artifact(store: RunStore, name: str, files: Any) -> None:

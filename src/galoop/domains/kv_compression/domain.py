@@ -97,7 +97,6 @@ class KVSession:
     @cached_property
     def _builder(self) -> ProbeBuilder:
         answer = self._config.evaluation.max_new_tokens
-        reserve = answer + min(_PROMPT_RESERVE, self.info.window // 4)
         return ProbeBuilder(
             self.info.path,
             tier=self.tier,
@@ -203,7 +202,10 @@ class KVSession:
             component, n, seed, gate.length, self._session.count_tokens
         )
         cap = gate.max_new_tokens
-        return [replace(e, max_new_tokens=min(cap, e.max_new_tokens)) for e in built]
+        examples = [replace(e, max_new_tokens=min(cap, e.max_new_tokens)) for e in built]
+        for example in examples:
+            self._session.tokenise(example)  # refuses what does not fit the window with its answer
+        return examples
 
     def proposer(self, name: str, kind: Kind, seed: int) -> Proposer:
         """A proposer for one search."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from galoop.domains.kv_compression import audit
 from galoop.domains.kv_compression.capture import Prefill, PrefillCache, prefill
-from galoop.domains.kv_compression.decode import CompressedCache, Decoder, Row
+from galoop.domains.kv_compression.decode import CompressedCache, Decoder, DecodeStats, Row
 from galoop.domains.kv_compression.tensors import pack, unpack
 from galoop.domains.text.scoring import score
 from galoop.errors import InfrastructureError, IsolationError, UsageError
@@ -136,6 +136,11 @@ class Session:
         return Decoder(
             self._loaded[0], margin=self.options.exact_margin, batch=self.options.decode_batch
         )
+
+    @property
+    def decode_stats(self) -> DecodeStats:
+        """How much the decoder did so far."""
+        return self._decoder.stats
 
     @cached_property
     def _preprocess(self) -> Callable[[Example], tuple[list[int], list[int]]]:

@@ -39,38 +39,6 @@ RATIO = 0.75
 NEW_TOKENS = 16
 NAMES = ("Ada", "Boris", "Chloe", "Dmitri", "Elena", "Farid", "Greta", "Hugo", "Ines", "Jonas")
 PLACES = ("Oslo", "Lima", "Cairo", "Delhi", "Quito", "Turin", "Perth", "Kyoto", "Dakar", "Riga")
-    "Boris",
-    "Chloe",
-    "Dmitri",
-    "Elena",
-    "Farid",
-    "Greta",
-    "Hugo",
-    "Ines",
-    "Jonas",
-    "Kira",
-    "Luis",
-    "Mona",
-    "Nils",
-    "Olga",
-    "Pablo",
-]
-PLACES = [
-    "Oslo",
-    "Lima",
-    "Cairo",
-    "Delhi",
-    "Quito",
-    "Turin",
-    "Perth",
-    "Kyoto",
-    "Dakar",
-    "Riga",
-    "Minsk",
-    "Leeds",
-    "Porto",
-    "Tunis",
-]
 FILLER = (
     "The morning was quiet and the market opened late.",
     "A light rain fell on the roofs near the harbour.",

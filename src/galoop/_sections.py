@@ -77,7 +77,10 @@ class DiscriminatorConfig(Section):
     )
     length: int = Field(256, ge=32, description="Length of a context to build for, in tokens.")
     screen_examples: int = Field(
-        10, ge=2, description="Examples a candidate is screened on; estimates for the search only."
+        10,
+        ge=2,
+        description="Examples a candidate is screened on, twice as many where it looks like a "
+        "break; estimates for the search only.",
     )
     fresh: int = Field(4, ge=0, description="Probes written from nothing before any is mutated.")
     max_candidates: Cap = Field(
@@ -118,7 +121,7 @@ class AdmissionConfig(Section):
     )
     attempts: int = Field(5, ge=1, description="Most admission attempts in a round.")
     screen_margin: Probability = Field(
-        0.1,
+        0.15,
         description="Screening must exceed τ₀ and τ by this much before fresh seeds are spent.",
     )
 

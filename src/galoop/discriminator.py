@@ -106,7 +106,7 @@ class Discriminator:
         self._meter = Meter(knobs.max_evaluations, knobs.max_seconds, knobs.max_dollars)
         self._criterion = Criterion(config.criterion.tau0, config.criterion.tau)
         self._screen_seeds = [
-            derive_seed("screen", config.seed, round, i) for i in range(knobs.screen_examples)
+            derive_seed("screen", config.seed, round, i) for i in range(2 * knobs.screen_examples)
         ]
         self.result = Discovery()
         self._since_best = 0
@@ -174,10 +174,12 @@ class Discriminator:
             self._try_to_admit(candidate, feedback)
         return feedback
 
-    def _looks_met(self, feedback: Feedback) -> bool:
-        objectives, margin = feedback.objectives, self._config.admission.screen_margin - 1e-9
+    def _looks_met(self, feedback: Feedback, slack: float = 0.0) -> bool:
+        objectives = feedback.objectives
+        margin = self._config.admission.screen_margin - slack - 1e-9
         return (
             feedback.state is State.SCORED
+            and (slack > 0 or feedback.details.get("n") == len(self._screen_seeds))
             and len(self.result.attempts) < self._config.admission.attempts
             and objectives["reference_accuracy"] >= min(1.0, self._criterion.tau0 + margin)
             and objectives["gap"] >= min(1.0, self._criterion.tau + margin)
@@ -212,7 +214,8 @@ class Discriminator:
         if built.state is not State.SCORED:
             code = getattr(built, "code", "")
             return _floor(built.state, built.rejected, {"code": code})
-        examples = list(built.examples)
+        n = self._config.discriminator.screen_examples
+        examples = list(built.examples[:n])
         reference, artifact = self._answers(examples)
         if artifact is None:
             accuracy = reference.accuracy
@@ -228,6 +231,25 @@ class Discriminator:
             # people, not a gap; it is said, and never scored.
             self._progress.emit(Message(f"the artifact failed: {artifact.reason}", "warning"))
             return _floor(artifact.state, f"the artifact failed: {artifact.reason}")
+        feedback = self._scored(examples, reference, artifact)
+        # Admission attempts are few and each makes the next one harder to pass, while screening
+        # is cheap: what looks like a break is looked at twice, the first time with the slack of
+        # one example.
+        if not self._looks_met(feedback, slack=1.0 / n):
+            return feedback
+        more = self._evaluator.evaluate(
+            [self._session.reference(), self._artifact],
+            built.examples[n:],
+            stage=self._stage,
+            meter=self._meter,
+        )
+        examples = list(built.examples)
+        _extend((reference, artifact), more)
+        if artifact.state is not State.SCORED:
+            return _floor(artifact.state, f"the artifact failed: {artifact.reason}")
+        return self._scored(examples, reference, artifact)
+
+    def _scored(self, examples: list[Example], reference: Scores, artifact: Scores) -> Feedback:
         accuracy = reference.accuracy
         gap = accuracy - artifact.accuracy
         return Feedback(
@@ -235,6 +257,7 @@ class Discriminator:
             screening_score(accuracy, gap, self._criterion.tau0),
             {"reference_accuracy": accuracy, "gap": max(0.0, gap)},
             excerpts=_excerpts(examples, reference, artifact),
+            details={"n": len(reference.outcomes)},
         )
 
     def _answers(self, examples: list[Example]) -> tuple[Scores, Scores | None]:
@@ -304,9 +327,7 @@ class Discriminator:
         for end in range(_BLOCK, len(fresh) + _BLOCK, _BLOCK):
             part = fresh[end - _BLOCK : end]
             more = self._evaluator.evaluate(systems, part, stage=stage, meter=self._meter)
-            for kept, new in zip((reference, artifact), more, strict=True):
-                kept.outcomes += new.outcomes
-                kept.state, kept.reason = new.state, new.reason
+            _extend((reference, artifact), more)
             left = len(fresh) - len(reference.outcomes)
             if artifact.state is not State.SCORED or left <= 0:
                 break
@@ -316,6 +337,13 @@ class Discriminator:
             if not best.admitted:
                 break
         return reference, artifact
+
+
+def _extend(kept: Sequence[Scores], more: Sequence[Scores]) -> None:
+    """Append the outcomes on further examples to those of the same systems."""
+    for old, new in zip(kept, more, strict=True):
+        old.outcomes += new.outcomes
+        old.state, old.reason = new.state, new.reason
 
 
 def screening_score(accuracy: float, gap: float, tau0: float) -> float:

@@ -24,9 +24,10 @@ from galoop.errors import UsageError
 from galoop.evaluation.paired import PairedEvaluator
 from galoop.evaluation.statistics import mcnemar_p
 from galoop.gate import check_confirmation, check_gate, component_names, suite_components
-from galoop.generator import Generator, Improvement, OpenSlice
+from galoop.generator import Generator
 from galoop.proposers.protocol import Cost, Proposal
 from galoop.report.progress import NullProgress
+from galoop.trial import Improvement, OpenSlice
 from galoop.types import Candidate, Example
 
 #: Solves a fifth of topic 0, all of topic 1 (the suites'), two fifths of topic 2.

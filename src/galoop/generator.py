@@ -8,8 +8,7 @@ component of the established suites against the start artifact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 from galoop.config import ExperimentConfig
@@ -18,69 +17,19 @@ from galoop.domains.protocol import DomainSession
 from galoop.evaluation.metered import MeteredProposer
 from galoop.evaluation.noninferiority import ComponentVerdict, gate_status, judge_component
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
-from galoop.evaluation.statistics import Interval, mcnemar_p, mean_interval
+from galoop.evaluation.statistics import mcnemar_p, mean_interval
 from galoop.gate import suite_components
 from galoop.hashing import canonical_json, derive_seed
 from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
 from galoop.search.protocol import Problem, Search, StopSearch
 from galoop.store.run import RunStore
+from galoop.trial import Change, Improvement, OpenSlice, Trial, lost_slice
 from galoop.types import Candidate, Example, Excerpt, Feedback, State
 
 _FIRST_LOOK = 6
 #: A candidate whose first look lies this far below the best, or below its parent's own first look,
 #: is not evaluated further.
 _BEHIND = 0.25
-
-
-@dataclass(frozen=True)
-class OpenSlice:
-    """A slice as the generator may see it."""
-
-    name: str
-    primary: tuple[Example, ...]
-    confirmation: tuple[Example, ...]
-
-
-@dataclass(frozen=True)
-class Change:
-    """How a candidate does on one slice's confirmation set, against its parent."""
-
-    slice: str
-    old: Interval
-    new: Interval
-    gained: int
-    lost: int
-    p_value: float
-    status: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One candidate taken beyond the primary set."""
-
-    candidate: Candidate
-    accepted: bool
-    reason: str
-    primary: float
-    changes: tuple[Change, ...] = ()
-    components: tuple[ComponentVerdict, ...] = ()
-    measured: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass
-class Improvement:
-    """How a search for a repair went."""
-
-    accepted: Trial | None = None
-    trials: list[Trial] = field(default_factory=list)
-    candidates: int = 0
-    rejected: dict[str, int] = field(default_factory=dict)
-    evaluations: int = 0
-    best: float = 0.0
-    parent: float = 0.0
-    curve: list[tuple[int, float]] = field(default_factory=list)
-    stopped_by: str = ""
 
 
 class Generator:
@@ -320,7 +269,7 @@ class Generator:
         if p > alpha:
             reason = f"no improvement on the confirmation set (McNemar p = {p:.2g} > {alpha:g})"
             return Trial(candidate, False, reason, score, changes, (), measured)
-        lost = _lost(changes)
+        lost = lost_slice(changes)
         if lost is not None:
             reason = f"{lost.slice} would be lost: {lost.reason}"
             return Trial(candidate, False, reason, score, changes, (), measured)
@@ -387,18 +336,6 @@ class Generator:
             if verdict.status in ("fail", "inconclusive"):
                 break
         return verdicts
-
-
-def _lost(changes: Sequence[Change]) -> Change | None:
-    """A slice on which the candidate is not shown to hold what its parent did.
-
-    The improvement is tested over all slices together, so that a gain on earlier ones could hide a
-    loss on the newest: there the candidate must at least equal its parent.
-    """
-    newest = changes[-1]
-    if newest.new.estimate < newest.old.estimate:
-        return newest
-    return next((c for c in changes[:-1] if c.status != "pass"), None)
 
 
 def _measured(scores: Scores) -> dict[str, float]:

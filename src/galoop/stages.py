@@ -19,7 +19,7 @@ from galoop.discriminator import Attempt, Discovery, Discriminator, Found
 from galoop.domains.protocol import DomainSession
 from galoop.evaluation.paired import PairedEvaluator
 from galoop.evaluation.statistics import Interval
-from galoop.generator import Generator, Improvement, OpenSlice, Trial
+from galoop.generator import Generator
 from galoop.plugins import load
 from galoop.report.model import (
     AdmissionReport,
@@ -35,6 +35,7 @@ from galoop.report.model import (
 )
 from galoop.report.progress import Progress, StageFinished, StageStarted
 from galoop.store.run import RunStore
+from galoop.trial import Improvement, OpenSlice, Trial
 from galoop.types import Candidate
 
 

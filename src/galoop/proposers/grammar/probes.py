@@ -38,7 +38,7 @@ search shifts these chances. What it can say:
 - Questions: five wordings; for the value of a key, for the values of up to three keys, or for the
   key of a value. Answer prefixes: none, "Answer:", a sentence, or the words of the entry.
 
-The prior prefers simple programs: seven of ten fresh ones are plain, which means at most four
+The prior prefers simple programs: seven of ten fresh ones are plain, which means at most three
 keys, short values that are not alike, one hop, one asked key, one value a key, no outdated
 entries, and an answer prefix that a reader can continue; the others draw from everything (a
 quarter of them ask for the key of a value). Where the reference itself fails on a parent, moves
@@ -51,7 +51,7 @@ code, translation, other languages than English.
 FEWEST_TOKENS_AN_ENTRY = 6
 PLAIN = 0.7
 REVERSED = 0.25
-FEW = (1, 1, 2, 2, 3, 4)
+FEW = (1, 1, 1, 2, 2, 3)
 SHORT = (2, 3, 4, 5)
 CONTINUED = ("as in the entry", "sentence")
 HOPS = ("1", "2", "3")

@@ -93,21 +93,48 @@ def test_the_screening_score_is_monotone(tau0: float) -> None:
     assert screening_score(1.0, -0.5, tau0) == 0.5, "a negative gap is no gap"
 
 
+def screened(found: Searched, candidate: Candidate, skills: Sequence[float], n: int) -> float:
+    """The gap of a probe that the reference solves wholly, on the first n screening seeds."""
+    spec = fake.probe_spec(candidate.source)
+    seeds = found.world.built[0][1][:n]
+    examples = [fake.draw(spec["topic"], 0.0, spec["salt"], s) for s in seeds]
+    return 1.0 - sum(fake.solves(skills, e) for e in examples) / n
+
+
 def test_feedback_is_the_truth_of_the_screen() -> None:
-    found = searched([probe(2), probe(1), probe(0, 0.7)])
-    seeds = found.world.built[0][1]
-    assert len(seeds) == 10
-    for candidate, event in zip(
-        [probe(2), probe(1)], found.store.events("candidate")[:2], strict=True
-    ):
-        spec = fake.probe_spec(candidate.source)
-        examples = [fake.draw(spec["topic"], spec["hardness"], 0, s) for s in seeds]
-        right = [fake.solves((0.0, 0.5, 1.0), e) for e in examples]
-        gap = 1.0 - sum(right) / 10
+    probes = [probe(2, salt=i) for i in range(4)] + [probe(1, salt=i) for i in range(20)]
+    config = fake.config(admission__attempts=100, criterion__tau=0.5, admission__screen_margin=0.0)
+    found = searched(probes, BROKEN, config)
+    twice = 0
+    events = found.store.events("candidate")
+    assert len(events) > 12
+    for candidate, event in zip(probes, events, strict=False):
+        gap = screened(found, candidate, (0.0, 0.5, 1.0), 10)
+        if gap >= 0.5 - 0.1 - 1e-9:  # looks like a break within one example: looked at twice
+            gap = screened(found, candidate, (0.0, 0.5, 1.0), 20)
+            twice += 1
         assert event["payload"]["objectives"] == pytest.approx(
             {"reference_accuracy": 1.0, "gap": gap}
         )
         assert event["payload"]["score"] == pytest.approx(0.5 + gap / 2)
+    assert 0 < twice < len(events) - 4
+
+
+def test_only_a_second_look_spends_an_attempt() -> None:
+    """Lucky on the first ten and not on the next: no fresh seeds are spent on it."""
+    probes = [probe(0, salt=i) for i in range(60)]
+    config = fake.config(discriminator__max_candidates=100, admission__attempts=100)
+    found = searched(probes, artifact(0.65, 1, 1), config)
+    tried = {e["payload"]["key"] for e in found.store.events("admission")}
+    lucky = 0
+    for candidate in probes[: found.result.candidates]:
+        first = screened(found, candidate, (0.65, 1, 1), 10)
+        both = screened(found, candidate, (0.65, 1, 1), 20)
+        looks = first >= 0.35 - 1e-9
+        assert (candidate.key in tried) == (looks and both >= 0.45 - 1e-9)
+        lucky += looks and both < 0.45 - 1e-9
+    assert lucky
+    assert tried
 
 
 def test_every_probe_is_screened_on_the_same_seeds_and_another_round_has_others() -> None:
@@ -115,6 +142,7 @@ def test_every_probe_is_screened_on_the_same_seeds_and_another_round_has_others(
     assert len({seeds for _, seeds in found.world.built}) == 1
     other = searched([probe(2)], config=fake.config(seed=1))
     assert not set(other.world.built[0][1]) & set(found.world.built[0][1])
+    assert len(found.world.built[0][1]) == 20, "the first look and the second"
 
 
 def test_the_first_look_saves_evaluations_where_the_reference_fails() -> None:
@@ -136,9 +164,9 @@ def test_the_first_look_turns_nothing_valid_away(seed: int) -> None:
     shown = {e["payload"]["key"]: e["payload"]["objectives"] for e in events}
     for i in range(len(events)):
         candidate = probe(0, 0.2, salt=i)
-        right = [fake.solves(None, fake.draw(0, 0.2, i, s)) for s in seeds]
+        right = [fake.solves(None, fake.draw(0, 0.2, i, s)) for s in seeds[:10]]
         if sum(right) / 10 >= 0.8 and sum(right[:4]) >= 2:
-            assert shown[candidate.key]["gap"] == pytest.approx(sum(right) / 10)
+            assert shown[candidate.key]["gap"] >= 0.5, "the artifact was really asked"
 
 
 # -- admission -----------------------------------------------------------------------------
@@ -183,9 +211,11 @@ def test_fresh_seeds_depend_on_the_program_and_on_the_run() -> None:
 def test_luck_on_the_screen_is_not_admitted() -> None:
     # A gap of exactly tau: some of fifty screens look far better.
     lucky = [probe(0, salt=i) for i in range(50)]
-    config = fake.config(discriminator__max_candidates=200, admission__attempts=100)
+    config = fake.config(
+        discriminator__max_candidates=200, admission__attempts=100, admission__screen_margin=0.05
+    )
     found = searched(lucky, artifact(0.7, 1.0, 1.0), config)
-    assert found.result.best >= 0.5
+    assert found.result.best >= 0.4
     assert found.result.found is None
     assert len(found.result.attempts) > 5
     for number, attempt in enumerate(found.result.attempts, start=1):
@@ -196,21 +226,13 @@ def test_luck_on_the_screen_is_not_admitted() -> None:
 
 def test_attempts_are_capped() -> None:
     lucky = [probe(0, salt=i) for i in range(40)]
-    config = fake.config(discriminator__max_candidates=200, admission__attempts=3)
+    config = fake.config(
+        discriminator__max_candidates=200, admission__attempts=3, admission__screen_margin=0.05
+    )
     found = searched(lucky, artifact(0.7, 1.0, 1.0), config)
     assert len(found.result.attempts) == 3
     assert found.result.candidates == 40, "the search itself goes on"
     assert len(found.store.events("admission")) == 3
-
-
-def test_only_what_passes_the_margin_is_tried() -> None:
-    config = fake.config(admission__screen_margin=0.2, admission__attempts=100)
-    found = searched([probe(0, salt=i) for i in range(29)], artifact(0.6, 1, 1), config)
-    gaps = {e["payload"]["key"]: e["payload"]["objectives"]["gap"] for e in
-            found.store.events("candidate")}  # fmt: skip
-    tried = {e["payload"]["key"] for e in found.store.events("admission")}
-    assert tried == {key for key, gap in gaps.items() if gap >= 0.5 - 1e-9}
-    assert {gap for gap in gaps.values() if gap < 0.5}, "some were near and left alone"
 
 
 def test_a_probe_that_is_rejected_on_fresh_seeds_is_counted_and_spends_nothing() -> None:
@@ -297,7 +319,9 @@ def test_the_best_case_of_the_rest_is_an_upper_bound_for_every_completion() -> N
 
 def test_an_attempt_that_is_given_up_says_so() -> None:
     lucky = [probe(0, salt=i) for i in range(30)]
-    config = fake.config(discriminator__max_candidates=60, admission__attempts=60)
+    config = fake.config(
+        discriminator__max_candidates=60, admission__attempts=60, admission__screen_margin=0.05
+    )
     found = searched(lucky, artifact(0.7, 1.0, 1.0), config)
     short = [a.verdict for a in found.result.attempts if a.verdict.n < 40]
     assert short

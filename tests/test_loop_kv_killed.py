@@ -36,9 +36,9 @@ threads = 1
 tau0 = 0.6
 tau = 0.2
 [discriminator]
-length = 160
+length = 120
 screen_examples = 8
-max_candidates = 8
+max_candidates = 20
 [admission]
 examples = 20
 sealed = 5
@@ -65,7 +65,7 @@ def test_twenty_kills_of_a_real_loop_end_as_an_uninterrupted_run(fast_path: Path
     assert start(fast_path, "base").wait() == 0
     span = time.monotonic() - began
     base = plain_files(fast_path / "base")
-    assert read_result(fast_path / "base").searches[0].evaluations > 0
+    assert read_result(fast_path / "base").slices, "something is found, frozen and reported"
 
     chance, kills, attempt = random.Random(3), 0, 0
     while kills < KILLS:

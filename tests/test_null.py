@@ -41,7 +41,10 @@ def test_against_identity_200_candidates_are_searched_and_nothing_is_admitted(
 
 def search(seed: int, probes: Sequence[Candidate], against: Candidate) -> Discovery:
     """One search by the simplest engine, on a run of its own."""
-    config = fake.config(seed=seed, discriminator__max_candidates=len(probes))
+    # A small margin on the screen: many attempts, which is what the level must bear.
+    config = fake.config(
+        seed=seed, discriminator__max_candidates=len(probes), admission__screen_margin=0.02
+    )
     world = World(proposer=lambda kind, s: ListProposer(probes))
     session = FakeSession(config, world)
     evaluator = PairedEvaluator(session, MemoryStore(), 1, NullProgress())  # type: ignore[arg-type]

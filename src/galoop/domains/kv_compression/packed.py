@@ -12,7 +12,7 @@ have seen, which no padded batch can give.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +145,7 @@ def forward(model: Any, pieces: Sequence[Piece], grouping: Grouping | None) -> t
         ids += piece.ids
         positions += range(first, first + len(piece.ids))
     lengths = [len(p.ids) for p in pieces]
-    with _packed_attention(model), _grouped(model, grouping, lengths):
+    with _packed_attention(model), _grouped(grouping, lengths):
         hidden = model.model(
             input_ids=torch.tensor([ids], device=model.device),
             position_ids=torch.tensor([positions], device=model.device),
@@ -156,7 +156,7 @@ def forward(model: Any, pieces: Sequence[Piece], grouping: Grouping | None) -> t
     last = torch.tensor([p.start + len(p.ids) - 1 for p in pieces], device=model.device)
     picked = hidden[:, last]
     # The head sees one token at a time in kvpress, whatever the length of the piece.
-    with _grouped(model, grouping, [1] * len(pieces)):
+    with _grouped(grouping, [1] * len(pieces)):
         logits: torch.Tensor = model.lm_head(picked)[0]
     return logits
 
@@ -250,15 +250,5 @@ def _packed_attention(model: Any) -> Iterator[None]:
         model.config._attn_implementation = before
 
 
-@contextmanager
-def _grouped(model: Any, grouping: Grouping | None, lengths: Sequence[int]) -> Iterator[None]:
-    """Let matrix products that depend on the number of tokens see the tokens in groups."""
-    changed = []
-    try:
-        for module in grouping.sensitive(model) if grouping else ():
-            module.forward = grouping.product(module, lengths)  # type: ignore[union-attr]
-            changed.append(module)
-        yield
-    finally:
-        for module in changed:
-            del module.forward
+def _grouped(grouping: Grouping | None, lengths: Sequence[int]) -> AbstractContextManager[None]:
+    return grouping.applied(lengths) if grouping else nullcontext()

@@ -12,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 TRAINING = Path(__file__).resolve().parents[1] / "training"
-SMALL = ["--vocab", "300", "--width", "32", "--scale", "0.01", "--threads", "1", "--n", "20",
-         "--window", "256", "--checkpoint-steps", "2", "--tokenizer-documents", "40"]  # fmt: skip
+SMALL = ["--vocab", "1000", "--width", "16", "--scale", "0.005", "--batch-scale", "0.05",
+         "--threads", "1", "--n", "4", "--window", "256", "--checkpoint-steps", "2"]  # fmt: skip
 
 
 @pytest.fixture
@@ -35,6 +35,7 @@ class Killed(BaseException):
     """Stands for a kill between two steps."""
 
 
+@pytest.mark.slow
 def test_killed_and_run_again_ends_in_the_same_bytes(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,7 +45,7 @@ def test_killed_and_run_again_ends_in_the_same_bytes(
 
     def killed(trainer: Any, phase: Any) -> float:
         steps.append(trainer.state["step"])
-        if len(steps) in (4, 11, 17):
+        if len(steps) in (4, 8, 13):
             raise Killed
         return step(trainer, phase)
 
@@ -58,6 +59,7 @@ def test_killed_and_run_again_ends_in_the_same_bytes(
     assert run(script, tmp_path / "other", "--seed", "1")["model.safetensors"] not in whole.values()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_arguments_is_refused(script: Any, tmp_path: Path) -> None:
     run(script, tmp_path)
     with pytest.raises(SystemExit, match="other arguments"):
@@ -67,31 +69,39 @@ def test_a_checkpoint_of_other_arguments_is_refused(script: Any, tmp_path: Path)
 def test_the_first_heads_start_by_looking_back(script: Any) -> None:
     from fast_model import LOOK_BACK, build_model
 
-    model = build_model(vocab=300, window=256, width=128, layers=4, heads=4, kv_heads=2, seed=0)
+    model = build_model(
+        vocab=300, window=256, width=128, layers=3, heads=8, kv_heads=4, head_dim=32, seed=0
+    )
     model.set_attn_implementation("eager")
     ids = torch.randint(0, 300, (1, 100), generator=torch.Generator().manual_seed(1))
     attentions = model(ids, output_attentions=True).attentions
+    rows = torch.arange(30, 100)
     for layer, offsets in LOOK_BACK.items():
         for head, offset in enumerate(offsets):
-            weights = attentions[layer][0, head]
-            rows = torch.arange(30, 100)
-            assert (weights[rows].argmax(-1) == rows - offset).float().mean() > 0.9
+            assert attentions[layer][0, head][rows, rows - offset].mean() > 0.7
 
 
 def test_held_out_lists_stay_out_of_training(script: Any) -> None:
     import random
 
-    import fast_text
+    from fast_text import TextConfig, Words, load_words, make_document
 
-    words = fast_text.load_words()
-    assert not set(words.nouns) & set(words.held_out_nouns)
-    rng, held = random.Random(0), set(words.held_out_nouns)
-    for _ in range(200):
-        document = fast_text.make_document(rng, words, fast_text.TextConfig((4, 8), 4, 5))
-        text = "".join(document.pieces)
-        assert not held & set(text.lower().replace(".", " ").split())
-        for query in document.queries:
-            assert f"{query.prefix}{query.value}" in text  # the prefix repeats the record
+    real = load_words()
+    assert not set(real.nouns) & set(real.held_out_nouns)
+    made_up = Words(
+        nouns=tuple(f"seen{c}" for c in "abcdefghijklmnop"),
+        held_out_nouns=tuple(f"held{c}" for c in "abcdefghijklmnop"),
+        adjectives=("plain",), verbs=("go",),
+    )  # fmt: skip
+    rng = random.Random(0)
+    for held in (False, True):
+        config = TextConfig((4, 8), 4, 5, held_out_words=held)
+        for _ in range(100):
+            document = make_document(rng, made_up, config)
+            text = "".join(document.pieces)
+            assert ("held" in text.lower()) == held
+            for query in document.queries:
+                assert f"{query.prefix}{query.value}" in text  # the prefix repeats the record
 
 
 def test_the_mask_covers_value_stop_and_end(script: Any) -> None:

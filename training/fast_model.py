@@ -103,7 +103,7 @@ def build_model(
 
 
 #: Layer -> offset of each head that starts as a reader of an earlier token.
-LOOK_BACK: dict[int, tuple[int, ...]] = {0: (1, 2, 3, 4, 5, 6)}
+LOOK_BACK: dict[int, tuple[int, ...]] = {0: (1, 2, 3, 4, 5, 6, 7)}
 
 
 def look_back(model: LlamaForCausalLM, constant: float = 0.28, sharpness: float = 6.5) -> None:

@@ -173,6 +173,9 @@ class TextConfig:
         Sentences of filler to offer; the caller drops those that do not fit its length.
     bare_share : float
         Share of the questions whose prefix is not the lead of the record.
+    question_share : float
+        Share of the queries that have a question; the others are a prefix alone, which is shorter
+        and keeps the model from leaning on the wording of questions.
     held_out_forms, held_out_words : bool
         Draw leads, attributes and questions (or nouns) from the held-out lists only.
     """
@@ -181,6 +184,7 @@ class TextConfig:
     queries: int = 4
     filler: int = 30
     bare_share: float = 0.0
+    question_share: float = 1.0
     held_out_forms: bool = False
     held_out_words: bool = False
 
@@ -280,7 +284,9 @@ def make_document(rng: random.Random, words: Words, config: TextConfig) -> Docum
         bare = rng.random() < config.bare_share
         prefix = rng.choice(("", "Answer:", "The answer is")) if bare else lead
         glued = value if prefix == "" else f" {value}"
-        queries.append(Query(fill(rng.choice(questions), attr, key), prefix, glued))
+        asked = bare or rng.random() < config.question_share
+        question = fill(rng.choice(questions), attr, key) if asked else ""
+        queries.append(Query(question, prefix, glued))
     rng.shuffle(queries)
     if rng.random() < 0.3:
         filler = [rng.choice(REPEATED)] * config.filler

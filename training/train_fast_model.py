@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,26 +43,29 @@ class Phase:
     decay: bool = False
 
 
-def curriculum(window: int, scale: float) -> list[Phase]:
+def curriculum(window: int, scale: float, batch: float = 1.0) -> list[Phase]:
     """Short copies, longer copies, records of random tokens, then text up to the window.
 
     ``window`` counts context and questions; a context takes about three quarters of it.
     """
     context = window - 96
 
-    def n(steps: int) -> int:
-        return max(1, round(steps * scale))
+    def text(records: tuple[int, int], queries: int, filler: int) -> TextConfig:
+        return TextConfig(records, queries, filler, question_share=0.5)
 
+    phases = [
+        Phase("copies-32", "copies", 400, 32, 32, 0.90),
+        Phase("copies-96", "copies", 150, 16, 96, 0.93),
+        Phase("records-96", "records", 300, 24, 96, 0.86),
+        Phase("text-64", "text", 300, 20, 64, 0.93, text((2, 4), 4, 6)),
+        Phase("text-120", "text", 400, 14, 120, 0.95, text((3, 8), 8, 10)),
+        Phase("text-160", "text", 400, 12, 160, 0.96, text((4, 10), 10, 14)),
+        Phase("text-window", "text", 400, 8, context, text=text((5, 14), 14, 40), decay=True),
+    ]
     return [
-        Phase("copies-32", "copies", n(400), 32, 32, 0.90),
-        Phase("copies-96", "copies", n(150), 16, 96, 0.93),
-        Phase("records-96", "records", n(500), 24, 96, 0.86),
-        Phase("text-64", "text", n(300), 20, 64, 0.92, TextConfig((2, 4), 3, 6)),
-        Phase("text-120", "text", n(300), 12, 120, 0.93, TextConfig((3, 8), 6, 10)),
-        Phase("text-160", "text", n(200), 10, 160, 0.95, TextConfig((4, 10), 7, 14, 0.05)),
-        Phase("text-window", "text", n(200), 8, context, text=TextConfig((4, 12), 9, 30, 0.1),
-              decay=True),
-    ]  # fmt: skip
+        replace(p, steps=max(1, round(p.steps * scale)), size=max(1, round(p.size * batch)))
+        for p in phases
+    ]
 
 
 class Trainer:
@@ -70,7 +73,7 @@ class Trainer:
 
     def __init__(self, args: argparse.Namespace, tokenizer: Tokenizer) -> None:
         self.args, self.tokenizer, self.words = args, tokenizer, load_words()
-        self.phases = curriculum(args.window, args.scale)
+        self.phases = curriculum(args.window, args.scale, args.batch_scale)
         self.digits = sorted({i for d in "0123456789" for i in tokenizer.encode(f"{d} {d}").ids})
         self.vocab = tokenizer.get_vocab_size()
         self.model = build_model(
@@ -91,8 +94,10 @@ class Trainer:
         if phase.kind == "records" or (not phase.decay and rng.random() < 0.1):
             rows = range(phase.size)
             return stack([record_row(rng, self.vocab, self.digits, phase.length) for _ in rows])
+        # The last phase mixes short and long contexts.
+        length = rng.randint(min(120, phase.length), phase.length) if phase.decay else phase.length
         return text_batch(
-            rng, self.tokenizer, self.words, phase.text, size=phase.size, length=phase.length
+            rng, self.tokenizer, self.words, phase.text, size=phase.size, length=length
         )
 
     def step(self, phase: Phase) -> float:
@@ -209,8 +214,8 @@ def evaluate(
     decoding giving exactly the gold answer.
     """
     rng, correct = random.Random(f"evaluation/{seed}"), 0
-    for _ in range(0, n, 20):
-        documents = [make_document(rng, words, config) for _ in range(20)]
+    for start in range(0, n, 20):
+        documents = [make_document(rng, words, config) for _ in range(min(20, n - start))]
         rows = []
         for parts in encode_documents(tokenizer, documents, length):
             rows.append((parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]))
@@ -299,7 +304,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--work", type=Path, default=root / "build/fast-model", help="checkpoints")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--window", type=int, default=512, help="native window, in tokens")
-    p.add_argument("--vocab", type=int, default=1536)
+    p.add_argument("--vocab", type=int, default=2048)
     p.add_argument("--width", type=int, default=128)
     p.add_argument("--layers", type=int, default=3)
     p.add_argument("--heads", type=int, default=8)
@@ -307,6 +312,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--head-dim", type=int, default=32)
     p.add_argument("--learning-rate", type=float, default=0.02)
     p.add_argument("--scale", type=float, default=1.0, help="multiplies the steps of all phases")
+    p.add_argument("--batch-scale", type=float, default=1.0, help="multiplies the batch sizes")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--n", type=int, default=400, help="documents of each evaluation")
     p.add_argument("--tokenizer-documents", type=int, default=3000)

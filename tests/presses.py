@@ -119,7 +119,7 @@ def example(seed: int, words: int, **changes: Any) -> Example:
         "question": f" {' '.join(rng.sample(WORDS, rng.randrange(1, 6)))} {keys[pick]} ?",
         "answers": (codes[pick],),
         "answer_prefix": rng.choice(["", f"{keys[pick]} :"]),
-        "max_new_tokens": rng.choice([4, 8, 12]),
+        "max_new_tokens": rng.choice([3, 6, 10]),
         "seed": seed,
     }
     return Example(**{**given, **changes})

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import fake_domain
-from loop_tools import in_memory
+from fake_domain import World
+from galoop.loop import run_loop
+from galoop.report.progress import NullProgress
+from loop_tools import in_memory, small
 
 
 @pytest.fixture
@@ -22,3 +26,19 @@ def fast_path() -> Iterator[Path]:
     """A folder in memory, removed after the test."""
     with in_memory() as folder:
         yield folder
+
+
+@pytest.fixture(scope="module")
+def finished() -> Iterator[tuple[Path, World]]:
+    """An uninterrupted small loop, run once, and what it evaluated."""
+    with pytest.MonkeyPatch.context() as patch, in_memory() as folder:
+        world = fake_domain.install(World(), patch.setattr)
+        run_loop(small(), folder / "base", NullProgress())
+        patch.undo()
+        yield folder / "base", world
+
+
+@pytest.fixture
+def base(finished: tuple[Path, World], world: World, fast_path: Path) -> Path:
+    """A copy of that loop's run folder."""
+    return Path(shutil.copytree(finished[0], fast_path / "base"))

@@ -11,8 +11,6 @@ plugins use.
 
 from __future__ import annotations
 
-import ast
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fake_programs import TOPICS, artifact, artifact_spec, draw, probe, probe_spec, solves
 from galoop import plugins
 from galoop.config import ExperimentConfig
 from galoop.errors import UsageError
@@ -29,7 +28,6 @@ from galoop.proposers.protocol import Cost, Proposal, Request, Task
 from galoop.search.protocol import Problem, StopSearch
 from galoop.types import Candidate, Example, Outcome, State
 
-TOPICS = 3
 CHUNK = 4
 WINDOW = 512
 #: Start artifacts by name.
@@ -40,51 +38,6 @@ SKILLS: dict[str, tuple[float, ...]] = {
 }
 #: Suite components: topic and hardness. The reference fails on ``hopeless``.
 COMPONENTS = {"easy": (1, 0.0), "mid": (1, 0.2), "hopeless": (1, 0.9)}
-
-
-# -- programs ------------------------------------------------------------------------------
-
-
-def probe(topic: int = 0, hardness: float = 0.0, salt: int = 0, does: str = "") -> Candidate:
-    """A probe program. ``does``: "", "invalid", "failed", "stale" (rejected on fresh seeds)."""
-    spec = {"topic": topic, "hardness": hardness, "salt": salt, "does": does}
-    text = f'"""Asks about topic {topic}, number {salt}."""\n\nSPEC = {spec!r}\n'
-    return Candidate("probe", {"probe.py": text}, f"topic {topic}, salt {salt}")
-
-
-def artifact(*skills: float, does: str = "", salt: int = 0) -> Candidate:
-    """An artifact. ``does``: "", "invalid" (over budget), "failed", "late" (fails on some)."""
-    spec = {"skills": list(skills), "does": does, "salt": salt}
-    text = json.dumps(spec, indent=1, sort_keys=True) + "\n"
-    note = "skills " + " ".join(f"{s:.2f}" for s in skills)
-    return Candidate("artifact", {"params.json": text}, note)
-
-
-def probe_spec(source: str) -> dict[str, Any]:
-    return dict(ast.literal_eval(source.split("SPEC = ", 1)[1]))
-
-
-def artifact_spec(candidate: Candidate) -> dict[str, Any]:
-    return dict(json.loads(candidate.files["params.json"]))
-
-
-def draw(topic: int, hardness: float, *parts: Any) -> Example:
-    """One example with its own two uniform draws."""
-    rng = random.Random(derive_seed("fake-example", topic, hardness, *parts))
-    v, u = rng.random(), rng.random()
-    return Example(
-        context=f"{topic} {hardness!r} {v!r} {u!r}",
-        question="is it solved?",
-        answers=("yes",),
-        evidence=(repr(u),),
-        seed=parts[-1],
-    )
-
-
-def solves(skills: Sequence[float] | None, example: Example) -> bool:
-    """Whether the reference (None) or an artifact solves an example."""
-    topic, hardness, v, u = example.context.split()
-    return float(v) < 1.0 - float(hardness) and (skills is None or float(u) < skills[int(topic)])
 
 
 # -- the domain ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import fake_domain as fake
+import fake_programs as fake
 from galoop.benchmark import Slice, freeze, read_slice
 from galoop.errors import ExitCode, StoreError
 from galoop.store.run import RunStore
@@ -135,7 +135,8 @@ def test_what_is_no_slice_folder(tmp_path: Path, where: str) -> None:
 
 
 def test_a_half_written_slice_is_no_slice(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, written = store.write_text, []
+    written: list[str] = []
+    real = store.write_text
 
     def until_the_third(relative: str, text: str) -> Path:
         if len(written) == 3:

@@ -11,7 +11,8 @@ import pytest
 from scipy.stats import binom
 
 import fake_domain as fake
-from fake_domain import FakeSession, LineSearch, ListProposer, MemoryStore, World, artifact, probe
+from fake_domain import FakeSession, LineSearch, ListProposer, MemoryStore, World
+from fake_programs import artifact, probe
 from galoop.discriminator import Discovery, Discriminator
 from galoop.evaluation.paired import PairedEvaluator
 from galoop.loop import discover
@@ -66,7 +67,7 @@ def rate(searches: int, gap: float, hardness: float = 0.0, candidates: int = 12)
 
 
 def test_a_true_gap_of_exactly_tau_is_admitted_at_most_at_alpha() -> None:
-    n = 40
+    n = 25
     admitted, attempts = rate(n, 0.3)
     assert attempts > n, "or the level was not tested"
     assert admitted <= binom.ppf(0.999, n, 0.05)

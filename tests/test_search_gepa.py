@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fake_domain import artifact
+from fake_programs import artifact
 from galoop.errors import InfrastructureError
 from galoop.proposers.protocol import Proposal, Request, Task
 from galoop.search.gepa import GepaSearch
@@ -47,6 +47,19 @@ class Climber:
         i = self.rng.randrange(2)
         skills[i] = round(min(1.0, max(0.0, skills[i] + self.rng.uniform(-0.2, 0.2))), 6)
         return Proposal(artifact(*skills, 0.0, salt=len(self.requests)))
+
+
+class Same(Climber):
+    """Proposes one program again and again, or (salted) new ones of the same score."""
+
+    def __init__(self, level: float, salted: bool) -> None:
+        super().__init__(0)
+        self.level, self.salted = level, salted
+
+    def propose(self, request: Request) -> Proposal:
+        self.requests.append(request)
+        salt = len(self.requests) if self.salted else 0
+        return Proposal(artifact(self.level, self.level, 0.0, salt=salt))
 
 
 class Judge:
@@ -139,11 +152,7 @@ def test_the_proposer_sees_our_feedback_and_all_of_the_history() -> None:
 
 
 def test_candidates_that_do_not_improve_stay_in_the_history_and_are_no_parents() -> None:
-    judge, proposer = Judge(12), Climber(0)
-    proposer.propose = lambda request: (  # type: ignore[method-assign]
-        proposer.requests.append(request)
-        or Proposal(artifact(0.1, 0.1, 0.0, salt=len(proposer.requests)))
-    )
+    judge, proposer = Judge(12), Same(0.1, salted=True)
     start = artifact(0.5, 0.5, 0.0)
     search(judge, proposer, [start])
     assert len(proposer.requests[-1].history) == 12
@@ -245,10 +254,7 @@ def test_a_proposer_that_stops_ends_the_search_with_its_reason() -> None:
 
 def test_a_proposer_that_only_repeats_itself_ends_the_search() -> None:
     # A known program is free, so that no cap of evaluations or candidates would end this.
-    proposer, judge = Climber(1), Judge(50)
-    proposer.propose = lambda request: (  # type: ignore[method-assign]
-        proposer.requests.append(request) or Proposal(artifact(0.5, 0.5, 0.0))
-    )
+    proposer, judge = Same(0.5, salted=False), Judge(50)
     assert "nothing new" in search(judge, proposer)
     assert len(judge.seen) == 1
     assert len(proposer.requests) < 100

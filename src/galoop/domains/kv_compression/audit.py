@@ -127,6 +127,14 @@ def allowed_entries(prefill_shape: tuple[int, int, int], compression_ratio: floa
     return max(by_head, together, math.ceil(full * (1 - compression_ratio) - 1e-9))
 
 
+def too_many(kept: int, full: int, allowed: int, ratio: float) -> str:
+    """The words for a cache that keeps too much."""
+    return (
+        f"over budget: {kept} of {full} KV entries kept ({kept / full:.1%}), "
+        f"{allowed} allowed ({1 - ratio:.1%})"
+    )
+
+
 def over_budget(
     kept: Kept,
     prefill: Prefill,
@@ -144,10 +152,7 @@ def over_budget(
     ratio = budget.get("compression_ratio", 0.0)
     allowed = allowed_entries((layers, heads, length), ratio)
     if kept.total > allowed:
-        return (
-            f"over budget: {kept.total} of {kept.full} KV entries kept "
-            f"({kept.fraction:.1%}), {allowed} allowed ({1 - ratio:.1%})"
-        )
+        return too_many(kept.total, kept.full, allowed, ratio)
     if kept.total == 0:
         return "nothing is kept; keep at least one entry"
     limits = (

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from galoop.domains.kv_compression.tensors import SharedTensors, view
+
 if TYPE_CHECKING:
     import torch
 
@@ -30,6 +32,9 @@ class Prefill:
         The full cache; keys are rotated.
     seconds : float
         Wall time of the forward pass.
+    shared : SharedTensors
+        The same three tensors in a sealed file that candidates' processes map. On a CPU the
+        tensors above are a view of it.
     """
 
     context_ids: list[int]
@@ -37,6 +42,7 @@ class Prefill:
     keys: torch.Tensor
     values: torch.Tensor
     seconds: float
+    shared: SharedTensors
 
     @property
     def length(self) -> int:
@@ -81,13 +87,15 @@ def prefill(model: Any, context_ids: list[int]) -> Prefill:
             hook.remove()
     seconds = time.perf_counter() - began
     layers: list[Any] = cache.layers
-    return Prefill(
-        context_ids=list(context_ids),
-        hidden=torch.stack(hidden),
-        keys=torch.cat([layer.keys for layer in layers]),
-        values=torch.cat([layer.values for layer in layers]),
-        seconds=seconds,
-    )
+    captured = {
+        "hidden": torch.stack(hidden),
+        "keys": torch.cat([layer.keys for layer in layers]),
+        "values": torch.cat([layer.values for layer in layers]),
+    }
+    shared = SharedTensors(captured)
+    if captured["keys"].device.type == "cpu":
+        captured = view(shared.fd, shared.layout)
+    return Prefill(list(context_ids), **captured, seconds=seconds, shared=shared)
 
 
 class PrefillCache:

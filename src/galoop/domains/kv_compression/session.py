@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +17,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from galoop.domains.kv_compression import audit
 from galoop.domains.kv_compression.capture import Prefill, PrefillCache, prefill
 from galoop.domains.kv_compression.decode import CompressedCache, Decoder, DecodeStats, Row
-from galoop.domains.kv_compression.tensors import pack, unpack
+from galoop.domains.kv_compression.runner import Made, Runner
 from galoop.domains.text.scoring import score
-from galoop.errors import InfrastructureError, IsolationError, UsageError
-from galoop.hashing import content_hash, derive_seed
+from galoop.errors import IsolationError, UsageError
+from galoop.hashing import content_hash
 from galoop.types import Candidate, Example, Outcome, State
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Session:
         self.options = options or Options()
         self._captures = PrefillCache(self.options.capture_bytes)
         self._server: ForkServer | None = None
-        self._modes: dict[str, str] = {}
+        self._starting = threading.Lock()
         self._reference_tokens: dict[str, list[int]] = {}
         self.model_seconds = 0.0
 
@@ -196,7 +196,7 @@ class Session:
         """
         out: set[str] = set()
         with ExitStack() as stack:
-            runners = {s.key: stack.enter_context(_Runner(self, s)) for s in systems if s.candidate}
+            runners = {s.key: stack.enter_context(self._runner(s)) for s in systems if s.candidate}
             for start in range(0, len(examples), EXAMPLES_AT_ONCE):
                 chunk = examples[start : start + EXAMPLES_AT_ONCE]
                 live = [s for s in systems if s.key not in out]
@@ -209,7 +209,7 @@ class Session:
     def _run_chunk(
         self,
         systems: Sequence[System],
-        runners: Mapping[str, _Runner],
+        runners: Mapping[str, Runner],
         examples: Sequence[Example],
         repeat: int,
     ) -> list[tuple[System, Example, Outcome]]:
@@ -221,11 +221,17 @@ class Session:
         rows: dict[tuple[str, str], tuple[Row, dict[str, float]]] = {}
         # An artifact that fails at all mostly fails at once: its first example goes alone, so that
         # one that hangs costs its time limit once, and which outcomes exist is no race.
-        for s in systems:
-            if s.candidate:
-                first = examples[0]
-                runners[s.key].prove(captures[first.key], prompts[first.key], first, repeat)
+        first = examples[0]
         with ThreadPoolExecutor(self._worker_count) as pool:
+            proofs = [
+                pool.submit(
+                    runners[s.key].prove, captures[first.key], prompts[first.key], first, repeat
+                )
+                for s in systems
+                if s.candidate
+            ]
+            for proof in proofs:
+                proof.result()
             pending = {
                 (s.key, e.key): pool.submit(
                     runners[s.key].compress, captures[e.key], prompts[e.key], e, repeat
@@ -235,7 +241,7 @@ class Session:
             }
             for s, e in jobs:
                 if s.candidate is None:
-                    made: _Made = _Made(cache=full_cache(captures[e.key]))
+                    made: Made = Made(cache=full_cache(captures[e.key]))
                 else:
                     made = pending[s.key, e.key].result()
                 if made.outcome is not None:
@@ -290,22 +296,39 @@ class Session:
 
     # -- isolation --------------------------------------------------------------------------
 
+    def _runner(self, system: System) -> Runner:
+        assert system.candidate is not None
+        return Runner(
+            self,
+            system.candidate,
+            system.budget,
+            trusted=system.trusted,
+            vocabulary=self._loaded[0].config.vocab_size,
+        )
+
+    @property
+    def server_alive(self) -> bool:
+        """Whether the warm parent of the confined processes is there."""
+        return self._server is not None and self._server.alive
+
     def fork(self, files: Mapping[str, str], budget: Mapping[str, float]) -> Child:
         """A confined process that serves one artifact; the warm parent starts on first use."""
         from galoop.isolation import ForkServer, Limits
 
         init = {"files": dict(files), "compression_ratio": budget.get("compression_ratio", 0.0)}
         for attempt in (1, 2):
-            if self._server is None or not self._server.alive:
-                self._server = ForkServer(
-                    "galoop.domains.kv_compression.worker:warm",
-                    {"path": str(self.info.path), "dtype": self.info.dtype},
-                    tier=self.options.tier,
-                    readable=[self.info.path],
-                    name=f"model server of {self.info.name}",
-                )
+            with self._starting:  # several threads may find it gone at once
+                if self._server is None or not self._server.alive:
+                    self._server = ForkServer(
+                        "galoop.domains.kv_compression.worker:warm",
+                        {"path": str(self.info.path), "dtype": self.info.dtype},
+                        tier=self.options.tier,
+                        readable=[self.info.path],
+                        name=f"model server of {self.info.name}",
+                    )
+                server = self._server
             try:
-                return self._server.fork(
+                return server.fork(
                     "galoop.domains.kv_compression.worker:serve",
                     init,
                     self.options.limits or Limits(),
@@ -314,7 +337,7 @@ class Session:
                 if attempt == 2:
                     raise
                 logger.warning("the model server is started again: %s", error)
-                self._server.close()
+                server.close()
         raise AssertionError("unreachable")
 
     def close(self) -> None:
@@ -335,228 +358,4 @@ def full_cache(captured: Prefill) -> CompressedCache:
     layers = captured.keys.shape[0]
     return CompressedCache(
         list(captured.keys), list(captured.values), [None] * layers, captured.length
-    )
-
-
-@dataclass
-class _Made:
-    """What an artifact made of one context: a cache, or (pipeline) an answer, or a failure."""
-
-    cache: CompressedCache | None = None
-    tokens: list[int] | None = None
-    outcome: Outcome | None = None
-    measured: dict[str, float] = field(default_factory=dict)
-    eager: bool = False
-
-
-def _bad(state: State, reason: str) -> _Made:
-    return _Made(outcome=Outcome(state, reason=reason))
-
-
-class _Runner:
-    """The confined processes of one artifact during one call of :meth:`Session.run`."""
-
-    def __init__(self, session: Session, system: System) -> None:
-        assert system.candidate is not None
-        self._session = session
-        self._system = system
-        self._idle: list[tuple[Child, dict[str, Any]]] = []
-        self._failed: _Made | None = None
-        self._proof: dict[tuple[str, int], _Made] = {}
-
-    def __enter__(self) -> _Runner:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for child, _ in self._idle:
-            child.close()
-
-    def prove(
-        self,
-        captured: Prefill,
-        prompt: tuple[list[int], list[int]],
-        example: Example,
-        repeat: int,
-    ) -> None:
-        """Compress the first example of the call alone; a failure here ends the artifact."""
-        if not self._proof:
-            made = self.compress(captured, prompt, example, repeat)
-            self._proof[example.key, repeat] = made
-            if made.outcome is not None:
-                self._failed = made
-
-    def compress(
-        self,
-        captured: Prefill,
-        prompt: tuple[list[int], list[int]],
-        example: Example,
-        repeat: int,
-    ) -> _Made:
-        """Let the artifact compress one context; never raises for what the artifact does."""
-        from galoop.isolation import CandidateError
-
-        if self._failed is not None:
-            return self._failed
-        if (example.key, repeat) in self._proof:
-            return self._proof[example.key, repeat]
-        try:
-            child, spec = self._idle.pop() if self._idle else self._start()
-            made = self._ask(child, spec, captured, prompt, example, repeat)
-            self._idle.append((child, spec))
-        except CandidateError as error:
-            made = _bad(State.FAILED, _reason(error))
-        except _Refused as error:
-            made = _bad(error.state, str(error))
-        return made
-
-    def _start(self) -> tuple[Child, dict[str, Any]]:
-        assert self._system.candidate is not None
-        child = self._session.fork(self._system.candidate.files, self._system.budget)
-        spec = _checked(child.call({"op": "load"}))
-        mode = spec.get("mode")
-        if mode not in ("replay", "prefill", "pipeline"):
-            raise _Refused(State.INVALID, f"unknown execution mode {mode!r}")
-        if mode == "pipeline" and not self._system.trusted:
-            raise _Refused(
-                State.INVALID,
-                "the artifact acts while decoding or changes positions, so its cache cannot be "
-                "measured from outside; compress at prefill time",
-            )
-        return child, spec
-
-    def _ask(
-        self,
-        child: Child,
-        spec: Mapping[str, Any],
-        captured: Prefill,
-        prompt: tuple[list[int], list[int]],
-        example: Example,
-        repeat: int,
-    ) -> _Made:
-        assert self._system.candidate is not None
-        seed = derive_seed("artifact", self._system.candidate.key, example.key, repeat)
-        began = time.perf_counter()
-        if spec["mode"] == "pipeline":
-            return self._pipeline(child, spec, captured, prompt, example, seed)
-        from galoop.isolation import new_output_memfd, read_output
-
-        out = new_output_memfd("cache")
-        try:
-            if spec["mode"] == "replay":
-                source = _input_file(captured)
-                try:
-                    reply = child.call({"op": "replay", "seed": seed}, [source, out])
-                finally:
-                    os.close(source)
-            else:
-                request = {
-                    "op": "prefill",
-                    "seed": seed,
-                    "context_ids": prompt[0],
-                    "eager": bool(spec.get("eager")),
-                }
-                reply = child.call(request, [out])
-            seconds = time.perf_counter() - began
-            _checked(reply)
-            data = read_output(out, 4 * captured.nbytes + 2**20)
-        except ValueError as error:
-            return _bad(State.INVALID, str(error))
-        finally:
-            os.close(out)
-        made = self._audited(data, captured, reply, seconds)
-        made.eager = spec["mode"] == "prefill" and bool(spec.get("eager"))
-        return made
-
-    def _audited(
-        self, data: bytes, captured: Prefill, reply: Mapping[str, Any], seconds: float
-    ) -> _Made:
-        try:
-            cache = audit.rebuild(unpack(data), captured)
-        except (ValueError, audit.ContractError) as error:
-            return _bad(State.INVALID, str(error))
-        kept = audit.measure(cache, captured)
-        fed = reply.get("forward_tokens")
-        tokens = fed if isinstance(fed, int) and fed >= 0 else 0
-        extra = max(0.0, tokens / captured.length - 1.0)
-        # In the mode with its own prefill, the prefill is part of the measured time.
-        added = max(0.0, seconds - (captured.seconds if tokens else 0.0)) / captured.seconds
-        flat = [n for heads in kept.per_head for n in heads]
-        measured = {
-            "kept_fraction": kept.fraction,
-            "kept_bytes": float(kept.bytes),
-            "kept_least_per_head": float(min(flat)),
-            "kept_most_per_head": float(max(flat)),
-            "extra_forward_passes": extra,
-            "added_latency": added,
-        }
-        reason = audit.over_budget(
-            kept, captured, self._system.budget, extra_forward_passes=extra, added_latency=added
-        )
-        if reason:
-            return _Made(outcome=Outcome(State.INVALID, reason=reason, measured=measured))
-        return _Made(cache=cache, measured=measured)
-
-    def _pipeline(
-        self,
-        child: Child,
-        spec: Mapping[str, Any],
-        captured: Prefill,
-        prompt: tuple[list[int], list[int]],
-        example: Example,
-        seed: int,
-    ) -> _Made:
-        reply = _checked(
-            child.call(
-                {
-                    "op": "pipeline",
-                    "seed": seed,
-                    "context_ids": prompt[0],
-                    "question_ids": prompt[1],
-                    "max_new_tokens": example.max_new_tokens,
-                    "eager": bool(spec.get("eager")),
-                }
-            )
-        )
-        tokens, kept = reply.get("tokens"), reply.get("kept")
-        if not _ints(tokens) or not _ints(kept):
-            raise InfrastructureError("the pipeline's reply is not lists of whole numbers")
-        assert tokens is not None
-        assert kept is not None
-        # The cache holds question and answer as well when the pipeline is through.
-        own = len(prompt[1]) + len(tokens) - 1
-        entries = sum(max(0, n - own) for n in kept)
-        full = captured.keys.shape[0] * captured.length
-        return _Made(tokens=tokens, measured={"kept_fraction": entries / full})
-
-
-class _Refused(Exception):
-    """The artifact reported an error, or may not be evaluated."""
-
-    def __init__(self, state: State, reason: str) -> None:
-        self.state = state
-        super().__init__(reason)
-
-
-def _checked(reply: dict[str, Any]) -> dict[str, Any]:
-    if "error" in reply:
-        state = State.INVALID if reply.get("state") == "invalid" else State.FAILED
-        raise _Refused(state, str(reply["error"])[:600])
-    return reply
-
-
-def _reason(error: Any) -> str:
-    tail = error.output.strip().splitlines()[-1:] if error.output else []
-    return error.reason + (f" (last output: {tail[0][:200]})" if tail else "")
-
-
-def _ints(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(v, int) for v in value)
-
-
-def _input_file(captured: Prefill) -> int:
-    from galoop.isolation import memfd_from_bytes
-
-    return memfd_from_bytes(
-        pack({"hidden": captured.hidden, "keys": captured.keys, "values": captured.values}),
-        "prefill",
     )

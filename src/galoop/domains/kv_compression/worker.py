@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from galoop.domains.kv_compression.tensors import pack, unpack
+from galoop.domains.kv_compression.tensors import pack, view
 
 if TYPE_CHECKING:
     import torch
@@ -39,11 +39,14 @@ def warm(init: Mapping[str, Any]) -> Any:
 
 def serve(model: Any, init: Mapping[str, Any], channel: Channel) -> None:
     """Serve one artifact: ``init`` holds its ``files`` and the ``compression_ratio`` to keep."""
-    press: Any = None
     for request, fds in channel:
         try:
+            # A fresh press for each request: what one keeps from an example to the next must not
+            # decide an answer, since which examples share a process is a matter of scheduling.
+            _seed(request.get("seed", 0))
+            press, reply = _load(init)
             if request["op"] == "load":
-                press, reply = _load(init)
+                pass
             elif request["op"] == "replay":
                 reply = _replay(model, press, request, fds)
             elif request["op"] == "prefill":
@@ -103,7 +106,7 @@ def _replay(model: Any, press: Any, request: Mapping[str, Any], fds: list[int]) 
     import torch
     from transformers import DynamicCache
 
-    captured = unpack(_read(fds[0]))
+    captured = view(fds[0], request["layout"])
     length = captured["keys"].shape[2]
     positions = torch.arange(length)
     cache = DynamicCache()
@@ -234,10 +237,6 @@ class _Ids:
 
     def decode(self, ids: Any, skip_special_tokens: bool = True) -> str:
         return ",".join(str(int(i)) for i in ids)
-
-
-def _read(fd: int) -> bytes:
-    return os.pread(fd, os.fstat(fd).st_size, 0)
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -93,13 +93,13 @@ def test_kills_at_chosen_evaluations_end_as_an_uninterrupted_run(
     world: World, fast_path: Path
 ) -> None:
     """The same in forked children, which need no start: each dies at its n-th evaluation."""
-    run_loop(small(), fast_path / "base", NullProgress())
+    run_loop(small(loop__rounds=1), fast_path / "base", NullProgress())
     path, chance, kills = fast_path / "run", random.Random(5), 0
     while True:
         pid = os.fork()
         if pid == 0:
             # Not `os._exit` in a handler: nothing of this process may run after the kill.
-            last = chance.randrange(1, 80)
+            last = chance.randrange(1, 40)
             left = [last]
 
             def before(number: int, left: list[int] = left) -> None:
@@ -109,10 +109,10 @@ def test_kills_at_chosen_evaluations_end_as_an_uninterrupted_run(
 
             world.before = before
             with contextlib.suppress(BaseException):
-                run_loop(small(), path, NullProgress())
+                run_loop(small(loop__rounds=1), path, NullProgress())
                 os._exit(0)
             os._exit(1)
-        chance.randrange(1, 80)
+        chance.randrange(1, 40)
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status):
             kills += 1

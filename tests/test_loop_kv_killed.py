@@ -57,7 +57,7 @@ def start(folder: Path, name: str) -> subprocess.Popen[bytes]:
     path = folder / f"{name}.toml"
     path.write_text(EXPERIMENT.format(run_dir=folder / name), encoding="utf-8")
     arguments = [sys.executable, "-m", "galoop", "loop", str(path), "--quiet"]
-    return subprocess.Popen(arguments, stdout=subprocess.DEVNULL, start_new_session=True)
+    return subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
 
 
 def test_twenty_kills_of_a_real_loop_end_as_an_uninterrupted_run(fast_path: Path) -> None:

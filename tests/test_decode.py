@@ -248,15 +248,14 @@ def test_the_selfcheck_notices_one_bit(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_classes_are_found_where_a_product_depends_on_its_size() -> None:
-    """A product that sums from the left up to 7 tokens, and from the right beyond."""
+    """A product that adds from the left up to 7 tokens, and from the right beyond."""
 
     def product(x: torch.Tensor) -> torch.Tensor:
-        if x.shape[1] > 7:
-            x = x.flip(-1)
-        return x.cumsum(-1)[..., -1:]
+        a, b, c = x.unbind(-1)
+        return ((a + b) + c if x.shape[1] <= 7 else a + (b + c))[..., None]
 
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(1, max(SIZES), 999, generator=generator)
+    x = torch.randn(1, max(SIZES), 3, generator=generator)
     classes = invariance.size_classes(product, x, SIZES)
     assert classes == [0 if size <= 7 else 1 for size in SIZES]
 

@@ -66,6 +66,7 @@ class Generator:
         self.result = Improvement()
         self._since_best = 0
         self._parent_look = 0.0
+        self._best_score = 0.0
         self._ranked: dict[str, tuple[bool, float, Candidate]] = {}
         self._tried: set[str] = set()
 
@@ -106,26 +107,30 @@ class Generator:
         self._progress.emit(CandidateStarted(number, candidate.note))
         feedback = self._primary(candidate)
         self._note(number, candidate, feedback, is_parent)
-        promising = feedback.score >= max(knobs.target, self.result.parent + knobs.promising)
+        accuracy = _accuracy(feedback)
+        promising = accuracy >= max(knobs.target, self.result.parent + knobs.promising)
         if feedback.state is State.SCORED and not is_parent and promising:
-            self._try_candidate(candidate, feedback.score)
+            self._try_candidate(candidate, accuracy)
         return feedback
 
     def _note(self, number: int, candidate: Candidate, feedback: Feedback, is_parent: bool) -> None:
         self._since_best += 1
+        accuracy = _accuracy(feedback)
         if is_parent:
-            self.result.parent = self.result.best = feedback.score
+            self.result.parent = self.result.best = accuracy
             self._since_best = 0
         elif feedback.state is State.SCORED:
             partial = bool(feedback.details.get("partial"))
-            self._ranked[candidate.key] = (partial, feedback.score, candidate)
+            self._ranked[candidate.key] = (partial, accuracy, candidate)
         else:
             code = feedback.reason.split(":")[0][:60]
             self.result.rejected[code] = self.result.rejected.get(code, 0) + 1
-        if feedback.score > self.result.best:
-            self.result.best = feedback.score
-            self.result.curve.append((number, feedback.score))
+        if feedback.score > self._best_score:
+            self._best_score = feedback.score
             self._since_best = 0
+        if accuracy > self.result.best:
+            self.result.best = accuracy
+            self.result.curve.append((number, accuracy))
         files = self._store.put_object(canonical_json(dict(candidate.files)).encode("utf-8"))
         self._store.event(
             "candidate",
@@ -137,6 +142,7 @@ class Generator:
                 "note": candidate.note,
                 "state": str(feedback.state),
                 "score": feedback.score,
+                "accuracy": accuracy,
                 "objectives": dict(feedback.objectives),
                 "reason": feedback.reason,
             },
@@ -146,7 +152,7 @@ class Generator:
             CandidateFinished(
                 number,
                 str(feedback.state),
-                feedback.score,
+                accuracy,
                 self.result.best,
                 feedback.reason,
                 candidate.note,
@@ -160,9 +166,10 @@ class Generator:
         (seen,) = self._evaluator.evaluate([system], look, stage=self._stage, meter=self._meter)
         if seen.state is not State.SCORED:
             return self._floor(seen)
+        graded = sum(seen.graded) / len(seen.graded)
         if candidate.key == self._parent.candidate.key:
-            self._parent_look = seen.accuracy
-        elif seen.accuracy < max(self._parent_look, self.result.best - _BEHIND):
+            self._parent_look = graded
+        elif graded < max(self._parent_look, self._best_score - _BEHIND):
             return self._feedback(candidate, look, seen, partial=True)
         examples = [e for s in self._slices for e in s.primary]
         (scores,) = self._evaluator.evaluate(
@@ -180,21 +187,34 @@ class Generator:
     def _feedback(
         self, candidate: Candidate, examples: list[Example], scores: Scores, partial: bool
     ) -> Feedback:
-        means = dict(zip((e.key for e in examples), scores.means, strict=True))
-        objectives = {}
-        for part in self._slices:
-            values = [means[e.key] for e in part.primary if e.key in means]
-            objectives[part.name] = sum(values) / len(values)
+        objectives = self._by_slice(examples, scores.graded)
+        accuracies = self._by_slice(examples, scores.means)
         score = sum(objectives.values()) / len(objectives)
+        accuracy = sum(accuracies.values()) / len(accuracies)
         if partial:  # never better than a candidate that was evaluated in full
-            score = min(score, self.result.best - 1e-3)
+            score = min(score, self._best_score - 1e-3)
+            accuracy = min(accuracy, self.result.best - 1e-3)
         return Feedback(
             State.SCORED,
             max(0.0, score),
             objectives,
             excerpts=self._excerpts(examples, scores),
-            details={"partial": partial, "n": len(examples)},
+            details={
+                "partial": partial,
+                "n": len(examples),
+                "accuracy": max(0.0, accuracy),
+                "accuracies": accuracies,
+            },
         )
+
+    def _by_slice(self, examples: list[Example], values: list[float]) -> dict[str, float]:
+        """Mean value of each slice's examples."""
+        known = dict(zip((e.key for e in examples), values, strict=True))
+        out = {}
+        for part in self._slices:
+            own = [known[e.key] for e in part.primary if e.key in known]
+            out[part.name] = sum(own) / len(own)
+        return out
 
     def _excerpts(self, examples: list[Example], scores: Scores) -> tuple[Excerpt, ...]:
         for example, row in zip(examples, scores.outcomes, strict=True):
@@ -353,3 +373,8 @@ def _measured(scores: Scores) -> dict[str, float]:
         if values:
             out[key] = float(reduce(values))
     return out
+
+
+def _accuracy(feedback: Feedback) -> float:
+    """Accuracy on the primary set; the search's own score is finer and is no result."""
+    return float(feedback.details.get("accuracy", 0.0))

@@ -91,6 +91,22 @@ class Scores:
         means = self.means
         return sum(means) / len(means) if means else 0.0
 
+    @property
+    def graded(self) -> list[float]:
+        """Mean of score and agreement with the gold answer, for each example.
+
+        For a search to climb by, where the domain measures ``gold_agreement``; else the score.
+        """
+        return cluster_means(
+            [
+                [
+                    0.5 * ((o.score or 0.0) + o.measured.get("gold_agreement", o.score or 0.0))
+                    for o in row
+                ]
+                for row in self.outcomes
+            ]
+        )
+
 
 class PairedEvaluator:
     """Asks the store first, the domain second, and records what it paid for.

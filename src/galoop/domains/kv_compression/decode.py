@@ -50,6 +50,7 @@ class Row:
     eager: bool = False
     tokens: list[int] = field(default_factory=list)
     exact: bool = False  # decoded one by one, because a decision was close
+    agreement: float | None = None  # share of the draft's tokens that are each the arg-max
 
 
 @dataclass
@@ -133,6 +134,9 @@ class Decoder:
             row = state.row
             accepted, sure = 0, True
             guesses, decided = decided[: len(row.draft) + 1], decided[len(row.draft) + 1 :]
+            if row.draft:
+                same = sum(t == d for (t, _), d in zip(guesses, row.draft, strict=False))
+                row.agreement = same / len(row.draft)
             for j, (token, certain) in enumerate(guesses):
                 sure &= certain
                 row.tokens.append(token)

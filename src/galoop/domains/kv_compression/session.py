@@ -93,7 +93,6 @@ class Session:
         self._captures = PrefillCache(self.options.capture_bytes)
         self._server: ForkServer | None = None
         self._starting = threading.Lock()
-        self._reference_tokens: dict[str, list[int]] = {}
         self.model_seconds = 0.0
 
     # -- identity ---------------------------------------------------------------------------
@@ -261,11 +260,9 @@ class Session:
         self._decoder.decode([row for row, _ in rows.values()])
         by_key = {e.key: e for e in examples}
         for (system, example), (row, measured) in rows.items():
+            if row.agreement is not None:
+                measured = {**measured, "gold_agreement": row.agreement}
             results[system, example] = self._scored(by_key[example], row.tokens, measured)
-        for s in systems:
-            if s.candidate is None:
-                for e in examples:
-                    self._reference_tokens[e.key] = rows[s.key, e.key][0].tokens
         self.model_seconds += time.perf_counter() - began
         return [(s, e, results[s.key, e.key]) for s, e in jobs]
 
@@ -277,16 +274,17 @@ class Session:
         return self._captures.get(context_ids, lambda ids: prefill(self._loaded[0], ids))
 
     def _draft(self, example: Example) -> list[int]:
-        """A guess of the answer: what the reference said, else the gold answer and a full stop."""
-        known = self._reference_tokens.get(example.key)
-        if known is not None:
-            return known[: example.max_new_tokens - 1]
+        """A guess of the answer: the gold answer and a full stop.
+
+        The share of its tokens that the system would have said next, each after the right ones
+        before it, is recorded as ``gold_agreement``: a finer measure than the answer itself for a
+        search to climb by, and never a result.
+        """
         tokenizer = self._loaded[1]
         space = "" if example.answer_prefix.endswith((" ", "\n")) else " "
         text = space + ", ".join(example.answers) + "."
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
-        stop = tokenizer.eos_token_id
-        return [*ids, *([stop] if stop is not None else [])][: example.max_new_tokens - 1]
+        return ids[: example.max_new_tokens - 1]
 
     def _scored(
         self, example: Example, tokens: list[int], measured: Mapping[str, float]

@@ -92,6 +92,32 @@ def new_signal(choose: Chooser, avoid: Sequence[str] = ()) -> Signal:
     )
 
 
+def plain_program(choose: Chooser, signals: Sequence[str]) -> Program:
+    """A program of given signals with the rest as plain as it can be.
+
+    Simple programs first: what a signal is worth is seen best where nothing else interferes.
+    """
+    made = tuple(
+        replace(
+            new_signal(choose, [n for n in choose.signal_names() if n != name]),
+            sign=1,
+            transform="zscore",
+        )
+        for name in signals
+    )
+    program = Program(
+        signals=made,
+        combine=choose.text("combine", COMBINES),
+        fraction=0.5,
+        first=choose.whole("first", GUARDS),
+        last=choose.whole("last", GUARDS),
+        scope=choose.text("scope", SCOPES),
+        floor=choose.number("floor", FLOORS),
+        base=choose.base,
+    )
+    return normalise(program)
+
+
 def new_program(choose: Chooser) -> Program:
     """A program from nothing."""
     signals: list[Signal] = []

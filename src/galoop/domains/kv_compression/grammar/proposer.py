@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from galoop.domains.kv_compression.grammar.moves import MOVES, Chooser, cross, new_program
+from galoop.domains.kv_compression.grammar.moves import (
+    MOVES,
+    Chooser,
+    cross,
+    new_program,
+    plain_program,
+)
 from galoop.domains.kv_compression.grammar.render import render, revive, wrappable
 from galoop.domains.kv_compression.grammar.tree import (
     BASE,
@@ -18,6 +24,9 @@ from galoop.hashing import content_hash
 from galoop.proposers.grammar.engine import GrammarProposer, Move, MoveContext
 from galoop.proposers.protocol import Proposal, Request
 from galoop.types import Candidate
+
+#: Share of fresh programs that are plain.
+PLAIN = 0.8
 
 SPACE = """\
 What the press grammar can write. A program scores the tokens of the context and keeps the highest,
@@ -37,7 +46,9 @@ exactly as many as the budget allows. It has
 - a way to share the budget: every head its own, one choice for the heads of a layer, heads that
   compete, all layers that compete, one choice for all layers, or budgets that change with depth.
 
-All options are drawn evenly at first; what paid is drawn more often later. The space is made of
+Four of five fresh programs are plain: one signal, each in its turn, then pairs of signals, with the
+rest as simple as it can be. All options are drawn evenly at first; what paid is drawn more often
+later. The space is made of
 what the literature on KV-cache compression uses; no program in it was written for a known slice.
 Nothing in it reads the question or the answer: the press runs before the question is seen.
 """
@@ -59,7 +70,16 @@ class PressGrammar(GrammarProposer[Program]):
 
     def fresh(self, context: MoveContext[Program]) -> Program:
         """A program from nothing; the score of the press it started from may be a part."""
-        return new_program(self._chooser(context))
+        choose = self._chooser(context)
+        if context.rng.random() >= PLAIN:
+            return new_program(choose)
+        # Each signal has its turn alone before any comes again; then pairs of what paid.
+        unseen = [n for n in choose.signal_names() if n != BASE and f"use {n}" not in self.choices]
+        if unseen:
+            return plain_program(choose, [context.rng.choice(unseen)])
+        first = choose.text("signal", choose.signal_names())
+        rest = [n for n in choose.signal_names() if n != first]
+        return plain_program(choose, [first, choose.text("signal", rest)])
 
     def render(self, tree: Program, note: str) -> Candidate:
         """The artifact folder of a tree."""

@@ -74,7 +74,7 @@ def test_twenty_kills_of_a_real_loop_end_as_an_uninterrupted_run(fast_path: Path
             process = start(fast_path, name)
             try:
                 # From before the store is made to past the end; when enough were killed, none.
-                limit = chance.uniform(0.1, 1.2) * span if kills < KILLS else None
+                limit = chance.uniform(0.1, 1.0) * span if kills < KILLS else None
                 process.wait(timeout=limit)
                 break
             except subprocess.TimeoutExpired:

@@ -143,7 +143,9 @@ class GeneratorConfig(Section):
         60, description="Hard cap: artifacts evaluated in a round.", json_schema_extra=FREE
     )
     max_evaluations: Cap | None = Field(
-        None, description="Hard cap: evaluations in a round.", json_schema_extra=FREE
+        None,
+        description="Hard cap: evaluations of a round's search, without confirmation and gate.",
+        json_schema_extra=FREE,
     )
     max_seconds: float | None = Field(
         None,

@@ -50,8 +50,8 @@ def command(
 ) -> int:
     """Search for an artifact that repairs slices (the generator).
 
-    It starts from `--artifact.start` and keeps its budget. The last slice must get better, the
-    earlier ones and every suite component must not get worse.
+    It starts from `--artifact.start` and keeps its budget. The slices together must get better; no
+    slice and no suite component may get worse.
     """
     config = experiment(path, parameters)
     from galoop.loop import improve

@@ -188,28 +188,48 @@ def _attend(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of each piece over its own row; shapes (1, H, tokens, head_dim)."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     assert galoop_pack is not None
-    sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]  # kvpress has put its handling of masked keys around it
     kwargs.setdefault("dropout", 0.0)
     layer = module.layer_idx
     out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+    for piece in galoop_pack.pieces:
+        n, first = len(piece.ids), piece.start
+        part = slice(first, first + n)
+        new = query[:, :, part]
+        keys, values = piece.cache.append(layer, piece.at, key[:, :, part], value[:, :, part])
+        mask = galoop_pack.mask(n, keys.shape[2], query.device)
+        masked = piece.cache.masked(layer)
+        if masked is None:  # kvpress's wrapper around the function would do nothing
+            out[:, part] = sdpa_attention_forward(module, new, keys, values, mask, **kwargs)[0]
+        else:
+            out[:, part] = _headwise(module, new, keys, values, mask, masked, **kwargs)
+    return out, None
+
+
+def _headwise(
+    module: Any,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    masked: Any,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """kvpress's own way with masked entries: put keys there that attract nothing."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    module.masked_key_indices = masked
     try:
-        for piece in galoop_pack.pieces:
-            n, first = len(piece.ids), piece.start
-            part = slice(first, first + n)
-            keys, values = piece.cache.append(layer, piece.at, key[:, :, part], value[:, :, part])
-            mask = galoop_pack.mask(n, keys.shape[2], query.device)
-            module.masked_key_indices = piece.cache.masked(layer)
-            new = query[:, :, part]
-            try:
-                out[:, part] = sdpa(module, new, keys, values, mask, **kwargs)[0]
-            except ValueError:  # no fake key exists: mask instead, which is what it stands for
-                out[:, part] = _masked(module, new, keys, values, mask, kwargs.get("scaling"))
+        out: torch.Tensor = ALL_ATTENTION_FUNCTIONS["sdpa"](
+            module, query, keys, values, mask, **kwargs
+        )[0]
+    except ValueError:  # no such key exists: mask, which is what it stands for
+        out = _masked(module, query, keys, values, mask, kwargs.get("scaling"))
     finally:
         module.masked_key_indices = None
-    return out, None
+    return out
 
 
 def _masked(

@@ -78,10 +78,20 @@ class Decoder:
         :data:`MARGINS`.
     batch : int
         Most rows that share a forward pass.
+    always_draft : bool
+        Try drafts also where they save nothing, so that every row's ``agreement`` is measured.
     """
 
-    def __init__(self, model: Any, *, margin: float | None = None, batch: int = 32) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        margin: float | None = None,
+        batch: int = 32,
+        always_draft: bool = False,
+    ) -> None:
         self._model = model
+        self._always_draft = always_draft
         self._margin = margin
         self._batch = batch
         self._grouping: Grouping | None = None
@@ -123,7 +133,7 @@ class Decoder:
     def _decode_chunk(self, rows: list[Row]) -> None:
         for row in rows:
             # Of many rows one is always wrong, so that drafts save no pass but cost their tokens.
-            few = len(rows) <= DRAFTED_ROWS
+            few = self._always_draft or len(rows) <= DRAFTED_ROWS
             row.draft = row.draft[: row.max_new_tokens - 1] if few else []
         states = [_Growing(row) for row in rows]
         close = self._verify(states)

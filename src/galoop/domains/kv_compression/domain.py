@@ -88,6 +88,7 @@ class KVSession:
                 capture_bytes=config.evaluation.capture_memory_mb * 2**20,
                 tier=tier,
                 limits=self._limits,
+                agreement=True,
             ),
         )
         check_model(self.start_artifact().files, str(info.path))

@@ -66,6 +66,8 @@ class Options:
     """How the session computes.
 
     ``exact_margin`` None lets the decoder find out what this model and processor need.
+    ``agreement`` measures on every answer the share of the gold answer's tokens that the system
+    would have said; searches climb by it.
     """
 
     device: str = "cpu"
@@ -76,6 +78,7 @@ class Options:
     capture_bytes: int = 2 * 2**30
     tier: Tier | None = None
     limits: Limits | None = None
+    agreement: bool = False
 
 
 class Session:
@@ -133,7 +136,10 @@ class Session:
     @cached_property
     def _decoder(self) -> Decoder:
         return Decoder(
-            self._loaded[0], margin=self.options.exact_margin, batch=self.options.decode_batch
+            self._loaded[0],
+            margin=self.options.exact_margin,
+            batch=self.options.decode_batch,
+            always_draft=self.options.agreement,
         )
 
     @property
@@ -260,7 +266,7 @@ class Session:
         self._decoder.decode([row for row, _ in rows.values()])
         by_key = {e.key: e for e in examples}
         for (system, example), (row, measured) in rows.items():
-            if row.agreement is not None:
+            if self.options.agreement and row.agreement is not None:
                 measured = {**measured, "gold_agreement": row.agreement}
             results[system, example] = self._scored(by_key[example], row.tokens, measured)
         self.model_seconds += time.perf_counter() - began

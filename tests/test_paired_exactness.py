@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -271,3 +272,33 @@ def test_float32_redoes_few_rows_and_bfloat16_none_where_bits_agree(session: Ses
     redone = session.decode_stats.redone - before[1]
     assert rows == 7 * 8
     assert redone < rows / 4 or session._decoder._margin > 0.01  # a processor we have not seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_fast_model_too(dtype: str) -> None:
+    """A trained model: confident decisions, real key statistics, its own chat template."""
+    from galoop.models import resolve
+
+    info = resolve("fast", dtype=dtype)
+    rng = random.Random(0)
+    asked = []
+    for seed in range(12):
+        codes = {name: str(rng.randrange(1000, 10000)) for name in ("Ada", "Boris", "Chloe")}
+        lines = [f"The code of {name} is {code}." for name, code in codes.items()]
+        lines += ["The sun is warm today."] * (2 + seed // 2)
+        rng.shuffle(lines)
+        name = rng.choice(sorted(codes))
+        asked.append(
+            Example(
+                " ".join(lines),
+                f" What is the code of {name}?",
+                (codes[name],),
+                f"The code of {name} is",
+                max_new_tokens=8,
+                seed=seed,
+            )
+        )
+    with one_thread(), Session(info, Options(workers=2, limits=Limits(seconds=60))) as opened:
+        assert_same_answers(opened, (*REPLAYED, *HEADWISE), asked)
+        assert_same_answers(opened, OWN_PREFILL, asked[:3])

@@ -88,6 +88,9 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run ``gal``; errors become one line each on stderr, and an exit code."""
+    # Two processes whose OpenMP threads spin while they wait slow each other down tenfold on a
+    # machine of few cores; must be set before torch is imported, and a user's own choice wins.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         result = gal.main(args=list(args) if args is not None else None, standalone_mode=False)
         return int(result) if isinstance(result, int) else ExitCode.OK

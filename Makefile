@@ -34,7 +34,7 @@ help:  ## Show this list
 
 setup: .make-install  ## Create .venv and install galoop into it
 
-demo: .make-install  ## Two rounds on the embedded model, no key needed (about 12 minutes on 2 cores)
+demo: .make-install  ## Two rounds on the embedded model, no key needed
 	$(BIN)/gal models fetch smollm2-135m
 	$(BIN)/gal loop examples/demo.toml --run-dir runs/demo
 

@@ -61,6 +61,21 @@ def test_tokens_of_a_batch_are_those_of_each_row_alone(model: Any, batch: int) -
         assert decoder.stats.redone == 0
 
 
+def test_rows_of_equal_shape_share_attention(model: Any) -> None:
+    """The same context and question for several artifacts: what the session does all the time."""
+    rng = random.Random(5)
+    whole = prefill(model, [rng.randrange(model.config.vocab_size) for _ in range(80)])
+    question = [rng.randrange(model.config.vocab_size) for _ in range(9)]
+    rows = []
+    for i in range(9):
+        kept = sorted(rng.sample(range(80), 40 if i < 6 else 41))
+        keys, values = [k[:, kept] for k in whole.keys], [v[:, kept] for v in whole.values]
+        cache = CompressedCache(keys, values, [None] * len(keys), 80)
+        rows.append(Row(cache, question, [], max_new_tokens=3 + i))
+    Decoder(model).decode(rows)
+    assert [r.tokens for r in rows] == [alone(model, r) for r in rows]
+
+
 def test_any_draft_gives_the_same_tokens(model: Any) -> None:
     rows, expected = [], []
     rng = random.Random(0)

@@ -16,7 +16,7 @@ Equal answers come before speed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +114,13 @@ class Decoder:
             for row in alone:
                 row.tokens, row.exact = self._decode_alone(row), True
         self.stats.rows += len(rows)
+
+    def products(self, length: int) -> AbstractContextManager[None]:
+        """Matrix products of one context's tokens: the same bits, sooner, where that is sure."""
+        self._prepare()
+        if self._grouping is None or self._margin or not self._grouping.covers(length):
+            return nullcontext()
+        return self._grouping.applied([length])
 
     def _prepare(self) -> None:
         """Find out, once, how packed passes have to be made and how far they can be trusted."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 #: Numbers of tokens that are tried; one between two of them counts as they do where they agree.
-SIZES = (*range(1, 10), 12, 15, 16, 17, 20, 24, 31, 32, 33, 48, 64, 96, 128, 256, 512)
+SIZES = (*range(1, 10), 12, 15, 16, 17, 20, 24, 31, 32, 33, 48, 64, 96, 128, 256, 512, 1024)
 _ROWS = 4
 #: Multiplications a trial may cost; the vocabulary's wide layer is tried with fewer tokens.
 _MOST_WORK = 10**9
@@ -47,6 +47,7 @@ class Grouping:
         self._classes: dict[tuple[int, int, bool], list[int]] = {}
         self._layers: dict[Any, Product] = {}
         rearrange: dict[tuple[int, int, bool], bool] = {}
+        self._tried = SIZES[-1]
         left = _MOST_BYTES
         for module in model.modules():
             if not isinstance(module, torch.nn.Linear):
@@ -54,12 +55,18 @@ class Grouping:
             key = _shape(module)
             if key not in self._classes:
                 self._classes[key], rearrange[key] = _try_sizes(module)
+            if module is not model.get_output_embeddings():
+                self._tried = min(self._tried, SIZES[len(self._classes[key]) - 1])
             size = module.weight.numel() * module.weight.element_size()
             if rearrange[key] and size <= left:
                 self._layers[module] = _rearranged(module.weight, module.bias)
                 left -= size
             elif len(set(self._classes[key])) > 1:
                 self._layers[module] = _plain(module.weight, module.bias)
+
+    def covers(self, length: int) -> bool:
+        """Whether products of that many tokens were tried for every layer of the model's body."""
+        return length <= self._tried
 
     @contextmanager
     def applied(self, lengths: Sequence[int]) -> Iterator[None]:

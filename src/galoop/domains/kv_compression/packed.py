@@ -178,6 +178,10 @@ def _passing_cache() -> Any:
     return Passing()
 
 
+#: Where a piece lies in the packed sequence, its queries, and the row's keys and values.
+_Ready = tuple[slice, "torch.Tensor", "torch.Tensor", "torch.Tensor"]
+
+
 def _attend(
     module: Any,
     query: torch.Tensor,
@@ -188,24 +192,48 @@ def _attend(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of each piece over its own row; shapes (1, H, tokens, head_dim)."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
     assert galoop_pack is not None
     kwargs.setdefault("dropout", 0.0)
     layer = module.layer_idx
     out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+    alike: dict[tuple[int, int], list[_Ready]] = {}
     for piece in galoop_pack.pieces:
-        n, first = len(piece.ids), piece.start
-        part = slice(first, first + n)
+        n = len(piece.ids)
+        part = slice(piece.start, piece.start + n)
         new = query[:, :, part]
         keys, values = piece.cache.append(layer, piece.at, key[:, :, part], value[:, :, part])
-        mask = galoop_pack.mask(n, keys.shape[2], query.device)
         masked = piece.cache.masked(layer)
-        if masked is None:  # kvpress's wrapper around the function would do nothing
-            out[:, part] = sdpa_attention_forward(module, new, keys, values, mask, **kwargs)[0]
+        if masked is None:
+            alike.setdefault((n, keys.shape[2]), []).append((part, new, keys, values))
         else:
+            mask = galoop_pack.mask(n, keys.shape[2], query.device)
             out[:, part] = _headwise(module, new, keys, values, mask, masked, **kwargs)
+    for (n, total), ready in alike.items():
+        mask = galoop_pack.mask(n, total, query.device)
+        _together(module, ready, mask, out, **kwargs)
     return out, None
+
+
+def _together(
+    module: Any, ready: list[_Ready], mask: torch.Tensor | None, out: torch.Tensor, **kwargs: Any
+) -> None:
+    """Pieces of equal shape in one call: the kernel treats each of a batch alike.
+
+    Without masked entries, kvpress's wrapper around this function would do nothing.
+    """
+    import torch
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if len(ready) == 1:
+        ((part, query, keys, values),) = ready
+        out[:, part] = sdpa_attention_forward(module, query, keys, values, mask, **kwargs)[0]
+        return
+    query = torch.cat([r[1] for r in ready])
+    keys = torch.cat([r[2] for r in ready])
+    values = torch.cat([r[3] for r in ready])
+    found = sdpa_attention_forward(module, query, keys, values, mask, **kwargs)[0]
+    for i, (part, *_) in enumerate(ready):
+        out[0, part] = found[i]
 
 
 def _headwise(

@@ -277,7 +277,11 @@ class Session:
         return self.options.workers or max(1, min(4, os.cpu_count() or 1))
 
     def _capture(self, context_ids: list[int]) -> Prefill:
-        return self._captures.get(context_ids, lambda ids: prefill(self._loaded[0], ids))
+        def compute(ids: list[int]) -> Prefill:
+            with self._decoder.products(len(ids)):
+                return prefill(self._loaded[0], ids)
+
+        return self._captures.get(context_ids, compute)
 
     def _draft(self, example: Example) -> list[int]:
         """A guess of the answer: the gold answer and a full stop.

@@ -205,7 +205,7 @@ def test_misbehaviour_has_a_state_and_a_reason(
     session: Session, asked: list[Example], name: str
 ) -> None:
     case = BAD[name]
-    if case.state is INVALID and session.options.tier is not Tier.BUBBLEWRAP:
+    if case.state is INVALID and session.options.tier is not available_tiers()[0]:
         pytest.skip("what the audit refuses has nothing to do with the tier")
     found = run(session, {"good": GOOD, "bad": case.candidate, "later": LATER}, asked)
     for outcome in found["bad"]:

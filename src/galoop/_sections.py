@@ -15,6 +15,23 @@ Names = Annotated[
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Level = Annotated[float, Field(gt=0.0, lt=0.5)]
 Cap = Annotated[int, Field(ge=1)]
+# What both searches have, said once.
+MaxSeconds = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        description="Hard cap: wall time of a round. Ends a run at a machine-dependent point.",
+        json_schema_extra=FREE,
+    ),
+]
+MaxDollars = Annotated[
+    float | None,
+    Field(ge=0, description="Hard cap: proposal costs in a round.", json_schema_extra=FREE),
+]
+Patience = Annotated[
+    int,
+    Field(ge=0, description="Stop after this many candidates without a better one; 0 never stops."),
+]
 
 
 class Section(BaseModel):
@@ -89,18 +106,9 @@ class DiscriminatorConfig(Section):
     max_evaluations: Cap | None = Field(
         None, description="Hard cap: evaluations in a round.", json_schema_extra=FREE
     )
-    max_seconds: float | None = Field(
-        None,
-        gt=0,
-        description="Hard cap: wall time of a round. Ends a run at a machine-dependent point.",
-        json_schema_extra=FREE,
-    )
-    max_dollars: float | None = Field(
-        None, ge=0, description="Hard cap: proposal costs in a round.", json_schema_extra=FREE
-    )
-    patience: int = Field(
-        0, ge=0, description="Stop after this many candidates without a better one; 0 never stops."
-    )
+    max_seconds: MaxSeconds = None
+    max_dollars: MaxDollars = None
+    patience: Patience = 0
     exploration: bool = Field(
         False, description="Add the exploration paragraph to the proposer's background."
     )
@@ -147,18 +155,9 @@ class GeneratorConfig(Section):
         description="Hard cap: evaluations of a round's search, without confirmation and gate.",
         json_schema_extra=FREE,
     )
-    max_seconds: float | None = Field(
-        None,
-        gt=0,
-        description="Hard cap: wall time of a round. Ends a run at a machine-dependent point.",
-        json_schema_extra=FREE,
-    )
-    max_dollars: float | None = Field(
-        None, ge=0, description="Hard cap: proposal costs in a round.", json_schema_extra=FREE
-    )
-    patience: int = Field(
-        0, ge=0, description="Stop after this many candidates without a better one; 0 never stops."
-    )
+    max_seconds: MaxSeconds = None
+    max_dollars: MaxDollars = None
+    patience: Patience = 0
     promising: Probability = Field(
         0.1,
         description="Gain over the parent on the primary set from which the suites are also run.",
@@ -223,7 +222,7 @@ class EvaluationConfig(Section):
         None,
         ge=0.0,
         description="Batched answers with two best logits closer than this are decoded again "
-        "alone, so that they equal kvpress's; unset takes 0.5 for bfloat16, 0.001 for float32.",
+        "alone, so that they equal kvpress's; unset finds out what the model and processor need.",
     )
 
 

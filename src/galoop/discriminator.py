@@ -103,7 +103,7 @@ class Discriminator:
         self._round = round
         self._stage = f"round-{round}/discriminator"
         knobs = config.discriminator
-        self._meter = Meter(knobs.max_evaluations, knobs.max_seconds, knobs.max_dollars)
+        self._meter = Meter.of(knobs)
         self._criterion = Criterion(config.criterion.tau0, config.criterion.tau)
         self._screen_seeds = [
             derive_seed("screen", config.seed, round, i) for i in range(2 * knobs.screen_examples)
@@ -142,12 +142,7 @@ class Discriminator:
     # -- one candidate ----------------------------------------------------------------------
 
     def _evaluate(self, candidate: Candidate) -> Feedback:
-        knobs = self._config.discriminator
-        if self.result.candidates >= knobs.max_candidates:
-            raise StopSearch(f"candidates: {knobs.max_candidates} tried")
-        if knobs.patience and self._since_best >= knobs.patience:
-            raise StopSearch(f"patience: no better one in {knobs.patience} candidates")
-        self._meter.check()
+        self._meter.check_candidate(self.result.candidates, self._since_best)
         self.result.candidates += 1
         number = self.result.candidates
         self._progress.emit(CandidateStarted(number, candidate.note))
@@ -181,8 +176,9 @@ class Discriminator:
             feedback.state is State.SCORED
             and (slack > 0 or feedback.details.get("n") == len(self._screen_seeds))
             and len(self.result.attempts) < self._config.admission.attempts
-            and objectives["reference_accuracy"] >= min(1.0, self._criterion.tau0 + margin)
-            and objectives["gap"] >= min(1.0, self._criterion.tau + margin)
+            and self._criterion.looks_met(
+                objectives["reference_accuracy"], objectives["gap"], margin
+            )
         )
 
     def _log(self, number: int, candidate: Candidate, feedback: Feedback) -> None:
@@ -227,10 +223,7 @@ class Discriminator:
                 excerpts=_excerpts(examples, reference, None),
             )
         if artifact.state is not State.SCORED:
-            # The artifact is the one under test: its failure on valid examples is a finding for
-            # people, not a gap; it is said, and never scored.
-            self._progress.emit(Message(f"the artifact failed: {artifact.reason}", "warning"))
-            return _floor(artifact.state, f"the artifact failed: {artifact.reason}")
+            return self._artifact_failed(artifact)
         feedback = self._scored(examples, reference, artifact)
         # Admission attempts are few and each makes the next one harder to pass, while screening
         # is cheap: what looks like a break is looked at twice, the first time with the slack of
@@ -246,8 +239,16 @@ class Discriminator:
         examples = list(built.examples)
         _extend((reference, artifact), more)
         if artifact.state is not State.SCORED:
-            return _floor(artifact.state, f"the artifact failed: {artifact.reason}")
+            return self._artifact_failed(artifact)
         return self._scored(examples, reference, artifact)
+
+    def _artifact_failed(self, artifact: Scores) -> Feedback:
+        """The artifact is the one under test: its failure on valid examples is a finding for
+        people, not a gap; it is said, and never scored.
+        """
+        reason = f"the artifact failed: {artifact.reason}"
+        self._progress.emit(Message(reason, "warning"))
+        return _floor(artifact.state, reason)
 
     def _scored(self, examples: list[Example], reference: Scores, artifact: Scores) -> Feedback:
         accuracy = reference.accuracy

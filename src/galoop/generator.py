@@ -62,7 +62,7 @@ class Generator:
         self._slices = slices
         self._stage = f"round-{round}/generator"
         knobs = config.generator
-        self._meter = Meter(knobs.max_evaluations, knobs.max_seconds, knobs.max_dollars)
+        self._meter = Meter.of(knobs)
         self.result = Improvement()
         self._since_best = 0
         self._parent_look = 0.0
@@ -97,11 +97,7 @@ class Generator:
         # The parent is evaluated first and is not one of the candidates.
         is_parent = candidate.key == self._parent.candidate.key
         if not is_parent:
-            if self.result.candidates >= knobs.max_candidates:
-                raise StopSearch(f"candidates: {knobs.max_candidates} tried")
-            if knobs.patience and self._since_best >= knobs.patience:
-                raise StopSearch(f"patience: no better one in {knobs.patience} candidates")
-            self._meter.check()
+            self._meter.check_candidate(self.result.candidates, self._since_best)
             self.result.candidates += 1
         number = self.result.candidates
         self._progress.emit(CandidateStarted(number, candidate.note))

@@ -45,9 +45,12 @@ class Criterion:
             if not 0.0 <= value < 1.0:
                 raise UsageError(f"criterion {name} must lie in [0, 1), got {value}")
 
-    def looks_met(self, reference: float, gap: float) -> bool:
-        """Whether point estimates meet the criterion: fit for screening, not for admission."""
-        return reference >= self.tau0 and gap >= self.tau
+    def looks_met(self, reference: float, gap: float, margin: float = 0.0) -> bool:
+        """Whether point estimates pass the criterion by ``margin``, or are perfect.
+
+        Fit for screening, not for admission.
+        """
+        return reference >= min(1.0, self.tau0 + margin) and gap >= min(1.0, self.tau + margin)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from galoop._sections import DiscriminatorConfig, GeneratorConfig
 from galoop.domains.protocol import DomainSession
 from galoop.evaluation.statistics import cluster_means
 from galoop.report.progress import EvaluationsDone, Progress
@@ -14,6 +15,8 @@ from galoop.search.protocol import StopSearch
 from galoop.store.ledger import Spend
 from galoop.store.run import RunStore
 from galoop.types import Example, Outcome, State
+
+SearchKnobs = DiscriminatorConfig | GeneratorConfig
 
 
 @dataclass
@@ -31,7 +34,36 @@ class Meter:
     evaluations: int = 0
     dollars: float = 0.0
     unpriced: int = 0
+    max_candidates: int | None = None
+    patience: int = 0
     began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def of(cls, knobs: SearchKnobs) -> Meter:
+        """The caps of a search's table of the experiment file."""
+        return cls(
+            knobs.max_evaluations,
+            knobs.max_seconds,
+            knobs.max_dollars,
+            max_candidates=knobs.max_candidates,
+            patience=knobs.patience,
+        )
+
+    def check_candidate(self, tried: int, since_best: int) -> None:
+        """Raise StopSearch when no further candidate may be evaluated.
+
+        Parameters
+        ----------
+        tried : int
+            Candidates evaluated so far.
+        since_best : int
+            How many of them since the last one that was better.
+        """
+        if self.max_candidates is not None and tried >= self.max_candidates:
+            raise StopSearch(f"candidates: {self.max_candidates} tried")
+        if self.patience and since_best >= self.patience:
+            raise StopSearch(f"patience: no better one in {self.patience} candidates")
+        self.check()
 
     def check(self, evaluations: int = 0) -> None:
         """Raise StopSearch when ``evaluations`` more would pass a cap."""

@@ -331,7 +331,14 @@ def config(**changes: Any) -> ExperimentConfig:
         "artifact": {"start": "weak"},
         "discriminator": {"proposer": "fake", "fresh": 0, "max_candidates": 30},
         "generator": {"proposer": "fake", "fresh": 0, "max_candidates": 40},
-        "gate": {"suites": ("fake",), "components": (), "examples": 40, "delta": 0.1},
+        "gate": {
+            "suites": ("fake",),
+            "components": (),
+            "examples": 40,
+            "most_examples": 40,
+            "look": 0,
+            "delta": 0.1,
+        },
     }
     for key, value in changes.items():
         section, _, name = key.rpartition("__")

@@ -182,7 +182,24 @@ class GateConfig(Section):
         ("niah_single_1", "niah_multikey_2", "niah_multikey_3", "vt", "cwe", "fwe"),
         description="Components of the suites; an empty list takes them all.",
     )
-    examples: int = Field(32, ge=5, description="Examples of each component.")
+    examples: int = Field(32, ge=5, description="Least examples of each component.")
+    most_examples: int = Field(
+        96,
+        ge=5,
+        description="A component on which A₀'s scores vary gets up to so many, as `power` asks.",
+    )
+    power: float = Field(
+        0.8,
+        gt=0.0,
+        lt=1.0,
+        description="Probability of passing for an artifact that loses nothing.",
+    )
+    look: int = Field(
+        12,
+        ge=0,
+        description="Examples of a component, others than the gate's, that a promising candidate "
+        "answers during the search; 0 leaves the suites to the gate alone.",
+    )
     length: int = Field(256, ge=32, description="Length of a suite's contexts, in tokens.")
     max_new_tokens: int = Field(
         128, ge=1, description="Upper bound on the answer lengths that the suites prescribe."
@@ -210,7 +227,7 @@ class EvaluationConfig(Section):
     )
     max_new_tokens: int = Field(16, ge=1, le=4096, description="Length of a probe's answer.")
     decode_batch: int = Field(
-        32, ge=1, description="Most systems and examples that share one decoding step."
+        64, ge=1, description="Most systems and examples that share one decoding step."
     )
     capture_memory_mb: int = Field(
         2048,

@@ -16,14 +16,20 @@ from galoop.types import Example
 
 
 def suite_components(
-    config: ExperimentConfig, session: DomainSession, n: int | None = None
+    config: ExperimentConfig,
+    session: DomainSession,
+    n: int | None = None,
+    *,
+    purpose: str = "suite",
 ) -> list[tuple[str, list[Example]]]:
     """Every component of the gate's suites with its examples: ``ruler/vt`` -> examples.
 
     Parameters
     ----------
     n : int, optional
-        Examples of each component; ``gate.examples`` by default.
+        Examples of each component; ``gate.examples`` by default. Fewer are the first ones of more.
+    purpose : str
+        Part of the seed: what serves another purpose shares no example.
 
     Raises
     ------
@@ -32,7 +38,7 @@ def suite_components(
     """
     found = []
     for suite, component in component_names(config):
-        seed = derive_seed("suite", config.seed, suite, component)
+        seed = derive_seed(purpose, config.seed, suite, component)
         examples = session.suite_examples(suite, component, n or config.gate.examples, seed)
         found.append((f"{suite}/{component}", examples))
     return found

@@ -1,14 +1,15 @@
 """The generator: a search over algorithms that repair the benchmark at the same budget.
 
 Three hurdles stand between a candidate and a generation, each on examples that the one before did
-not show: the primary set steers the search; the confirmation set (open examples of the slices that
-no search has seen) must show an improvement and no loss of an earlier slice; the gate holds every
-component of the established suites against the start artifact.
+not show: the primary set, and for promising candidates a look at the suites, steer the search; the
+confirmation set (open examples of the slices that no search has seen) must show an improvement and
+no loss of an earlier slice; the gate holds every component of the established suites against the
+start artifact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from galoop.config import ExperimentConfig
@@ -18,8 +19,8 @@ from galoop.evaluation.metered import MeteredProposer
 from galoop.evaluation.noninferiority import ComponentVerdict, gate_status, judge_component
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
 from galoop.evaluation.statistics import mcnemar_p, mean_interval
-from galoop.gate import suite_components
 from galoop.hashing import canonical_json, derive_seed
+from galoop.regression import Look, Regression
 from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
 from galoop.search.protocol import Problem, Search, StopSearch
 from galoop.store.run import RunStore
@@ -30,6 +31,8 @@ _FIRST_LOOK = 6
 #: A candidate whose first look lies this far below the best, or below its parent's own first look,
 #: is not evaluated further.
 _BEHIND = 0.25
+#: The Pareto axis of what an artifact keeps of the suites: 1 minus its largest loss.
+_SUITES = "suites"
 
 
 class Generator:
@@ -67,20 +70,28 @@ class Generator:
         self._since_best = 0
         self._parent_look = 0.0
         self._best_score = 0.0
-        self._ranked: dict[str, tuple[bool, float, Candidate]] = {}
+        self._looks = bool(config.gate.suites) and config.gate.look > 0
+        self._ranked: dict[str, tuple[bool, float, float, Candidate]] = {}
         self._tried: set[str] = set()
 
     def run(self, search: Search, parent: Candidate, start: Candidate) -> Improvement:
         """Search until a candidate passes every hurdle or a cap is reached."""
         self._parent = self._session.artifact(parent, "parent")
         self._start = self._session.artifact(start, "A0")
+        self._regression = Regression(
+            self._config,
+            self._session,
+            self._evaluator,
+            self._start,
+            f"round-{self._round}/gate",
+        )
         seed = derive_seed("generator", self._config.seed, self._round)
         proposer = self._session.proposer(self._config.generator.proposer, "artifact", seed)
         problem = Problem(
             task=self._session.artifact_task(),
             proposer=MeteredProposer(proposer, self._meter, self._store, self._stage),
             evaluate=self._evaluate,
-            objectives=[s.name for s in self._slices],
+            objectives=[*(s.name for s in self._slices), *([_SUITES] if self._looks else [])],
             seed=seed,
             fresh=self._config.generator.fresh,
             start=[parent],
@@ -104,10 +115,14 @@ class Generator:
         feedback = self._primary(candidate)
         self._note(number, candidate, feedback, is_parent)
         accuracy = _accuracy(feedback)
-        promising = accuracy >= max(knobs.target, self.result.parent + knobs.promising)
-        if feedback.state is State.SCORED and not is_parent and promising:
+        promising = accuracy >= max(knobs.target, self._promising)
+        if feedback.state is State.SCORED and not is_parent and promising and self._keeps(feedback):
             self._try_candidate(candidate, accuracy)
         return feedback
+
+    def _keeps(self, feedback: Feedback) -> bool:
+        """Whether the look at the suites leaves hope for the gate."""
+        return float(feedback.details.get("loss", 0.0)) <= self._config.gate.delta
 
     def _note(self, number: int, candidate: Candidate, feedback: Feedback, is_parent: bool) -> None:
         self._since_best += 1
@@ -117,7 +132,8 @@ class Generator:
             self._since_best = 0
         elif feedback.state is State.SCORED:
             partial = bool(feedback.details.get("partial"))
-            self._ranked[candidate.key] = (partial, accuracy, candidate)
+            hopeless = partial or not self._keeps(feedback)
+            self._ranked[candidate.key] = (hopeless, feedback.score, accuracy, candidate)
         else:
             code = feedback.reason.split(":")[0][:60]
             self.result.rejected[code] = self.result.rejected.get(code, 0) + 1
@@ -166,27 +182,38 @@ class Generator:
         if candidate.key == self._parent.candidate.key:
             self._parent_look = graded
         elif graded < max(self._parent_look, self._best_score - _BEHIND):
-            return self._feedback(candidate, look, seen, partial=True)
+            return self._feedback(look, seen, partial=True)
         examples = [e for s in self._slices for e in s.primary]
         (scores,) = self._evaluator.evaluate(
             [system], examples, stage=self._stage, meter=self._meter
         )
         if scores.state is not State.SCORED:
             return self._floor(scores)
-        return self._feedback(candidate, examples, scores, partial=False)
+        accuracy = _mean(self._by_slice(examples, scores.means))
+        is_parent = candidate.key == self._parent.candidate.key
+        if not self._looks or not (is_parent or accuracy >= self._promising):
+            return self._feedback(examples, scores, partial=False)
+        seen_suites = self._regression.look(system, self._stage, self._meter)
+        return self._feedback(examples, scores, partial=False, suites=seen_suites)
+
+    @property
+    def _promising(self) -> float:
+        return self.result.parent + self._config.generator.promising
 
     def _floor(self, scores: Scores) -> Feedback:
-        return Feedback(
-            scores.state, 0.0, {s.name: 0.0 for s in self._slices}, reason=scores.reason
-        )
+        axes = [*(s.name for s in self._slices), *([_SUITES] if self._looks else [])]
+        return Feedback(scores.state, 0.0, dict.fromkeys(axes, 0.0), reason=scores.reason)
 
     def _feedback(
-        self, candidate: Candidate, examples: list[Example], scores: Scores, partial: bool
+        self, examples: list[Example], scores: Scores, partial: bool, suites: Look | None = None
     ) -> Feedback:
         objectives = self._by_slice(examples, scores.graded)
         accuracies = self._by_slice(examples, scores.means)
-        score = sum(objectives.values()) / len(objectives)
-        accuracy = sum(accuracies.values()) / len(accuracies)
+        score, accuracy = _mean(objectives), _mean(accuracies)
+        loss = suites.loss if suites else 0.0
+        if self._looks:  # what was not looked at counts as lost on this axis alone
+            objectives[_SUITES] = max(0.0, 1.0 - loss) if suites else 0.0
+        score -= loss
         if partial:  # never better than a candidate that was evaluated in full
             score = min(score, self._best_score - 1e-3)
             accuracy = min(accuracy, self.result.best - 1e-3)
@@ -194,9 +221,11 @@ class Generator:
             State.SCORED,
             max(0.0, score),
             objectives,
+            reason=f"loses on suites: {suites.words}" if suites and suites.words else "",
             excerpts=self._excerpts(examples, scores),
             details={
                 "partial": partial,
+                "loss": loss,
                 "n": len(examples),
                 "accuracy": max(0.0, accuracy),
                 "accuracies": accuracies,
@@ -231,14 +260,16 @@ class Generator:
         """When the search ended without an acceptance: the best ones, while attempts are left."""
         if self.result.accepted is not None:
             return
-        least = self.result.parent + self._config.generator.promising
-        # What was seen on a few examples only comes last: its score is the less certain one.
-        ranked = sorted(self._ranked.values(), key=lambda item: (item[0], -item[1], item[2].key))
-        for _, score, candidate in ranked:
-            if score < least:
+        # What was seen on a few examples only, or lost on the suites, comes last; of the latter one
+        # is enough to show where the search stood.
+        ranked = sorted(
+            self._ranked.values(), key=lambda item: (item[0], -item[1], -item[2], item[3].key)
+        )
+        for hopeless, _, accuracy, candidate in ranked:
+            if accuracy < self._promising or (hopeless and self.result.trials):
                 continue
             try:
-                self._try_candidate(candidate, score)
+                self._try_candidate(candidate, accuracy)
             except StopSearch as stop:
                 self.result.stopped_by = stop.reason
                 return
@@ -327,31 +358,13 @@ class Generator:
         )
 
     def _gate(self, system: Any) -> list[ComponentVerdict]:
-        """Component by component; the first that does not pass ends it."""
-        verdicts = []
-        for name, examples in suite_components(self._config, self._session):
-            scores = self._evaluator.evaluate(
-                [self._session.reference(), self._start, system],
-                examples,
-                stage=f"round-{self._round}/gate",
-            )
-            reference, old, new = scores
-            if new.state is not State.SCORED or old.state is not State.SCORED:
-                raise StopSearch(f"gate: {name}: {new.reason or old.reason}")
-            verdict = judge_component(
-                name,
-                reference.means,
-                old.means,
-                new.means,
-                self._config.gate.delta,
-                self._config.gate.alpha,
-                self._config.gate.reference_floor,
-            )
-            verdicts.append(verdict)
-            self._progress.emit(Message(f"gate: {name}: {verdict.status}"))
-            if verdict.status in ("fail", "inconclusive"):
-                break
-        return verdicts
+        if not self._config.gate.suites:
+            return []
+
+        def say(verdict: ComponentVerdict) -> None:
+            self._progress.emit(Message(f"gate: {verdict.component}: {verdict.status}"))
+
+        return self._regression.gate(system, say)
 
 
 def _measured(scores: Scores) -> dict[str, float]:
@@ -369,6 +382,10 @@ def _measured(scores: Scores) -> dict[str, float]:
         if values:
             out[key] = float(reduce(values))
     return out
+
+
+def _mean(values: Mapping[str, float]) -> float:
+    return sum(values.values()) / len(values)
 
 
 def _accuracy(feedback: Feedback) -> float:

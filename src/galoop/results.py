@@ -8,7 +8,7 @@ from typing import Any
 
 from galoop.benchmark import Slice
 from galoop.evaluation.statistics import mean_interval
-from galoop.gate import suite_components
+from galoop.regression import Regression
 from galoop.report.model import (
     Cell,
     Column,
@@ -107,9 +107,11 @@ def _table(run: Run, standing: Standing, slices: Sequence[Slice], suites: bool) 
                 key=f"sealed/{one.name}/{name}",
             )
         cells.append(_column(run, standing, one.sealed, "sealed"))
-    for name, examples in suite_components(run.config, run.session) if suites else []:
-        columns.append(Column(name, name.partition("/")[2], "suite"))
-        cells.append(_column(run, standing, examples, "suites"))
+    start = run.session.artifact(standing.systems[0][1], "A0")
+    regression = Regression(run.config, run.session, run.evaluator, start, "suites")
+    for component in regression.components if suites else []:
+        columns.append(Column(component.name, component.name.partition("/")[2], "suite"))
+        cells.append(_column(run, standing, component.examples, "suites"))
     keys = ["reference", *(name for name, _ in standing.systems)]
     rows = tuple(Row(key, key, tuple(column[i] for column in cells)) for i, key in enumerate(keys))
     return LoopTable(tuple(columns), rows)

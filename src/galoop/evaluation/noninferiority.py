@@ -148,6 +148,35 @@ def examples_needed(delta: float, alpha: float = 0.05) -> int:
     return math.ceil(square * (1.0 - delta) / delta - 1e-9)
 
 
+def examples_for_power(
+    old: Sequence[float], delta: float, alpha: float = 0.05, power: float = 0.8
+) -> int:
+    """Examples with which an artifact that loses nothing passes with probability ``power``.
+
+    Planned from the old artifact's scores alone, so that the test's level is not touched. The new
+    scores are taken to spread as the old ones and, on the same example, to be independent of them:
+    n = 2 ((z_alpha + z_power) s / delta)², the usual size of a paired non-inferiority test.
+
+    Parameters
+    ----------
+    old : sequence of float in [0, 1]
+        The old artifact's scores on some examples.
+    delta, alpha : float
+        As for :func:`judge_component`.
+    power : float
+        In (0, 1).
+    """
+    from statistics import variance
+
+    from scipy.special import ndtri
+
+    if len(old) < 2:
+        return examples_needed(delta, alpha)
+    z = float(ndtri(1.0 - alpha)) + float(ndtri(power))
+    wanted = math.ceil(2.0 * variance(old) * (z / delta) ** 2 - 1e-9)
+    return max(wanted, examples_needed(delta, alpha))
+
+
 def gate_status(verdicts: Iterable[ComponentVerdict]) -> Literal["pass", "fail", "inconclusive"]:
     """The gate over all components: one failure fails, and one doubt leaves it open.
 

@@ -46,8 +46,9 @@ exactly as many as the budget allows. It has
 - a way to share the budget: every head its own, one choice for the heads of a layer, heads that
   compete, all layers that compete, one choice for all layers, or budgets that change with depth.
 
-Four of five fresh programs are plain: one signal, each in its turn, then pairs of signals, with the
-rest as simple as it can be. All options are drawn evenly at first; what paid is drawn more often
+Four of five fresh programs are plain: each signal in its turn, alone or beside the score of the
+press that the search started from, then pairs of signals, with the rest as simple as it can be. All
+options are drawn evenly at first; what paid is drawn more often
 later. The space is made of
 what the literature on KV-cache compression uses; no program in it was written for a known slice.
 Nothing in it reads the question or the answer: the press runs before the question is seen.
@@ -73,10 +74,12 @@ class PressGrammar(GrammarProposer[Program]):
         choose = self._chooser(context)
         if context.rng.random() >= PLAIN:
             return new_program(choose)
-        # Each signal has its turn alone before any comes again; then pairs of what paid.
+        # Each signal has its turn, alone or beside the press that the search started from, before
+        # any comes again; then pairs of what paid.
         unseen = [n for n in choose.signal_names() if n != BASE and f"use {n}" not in self.choices]
         if unseen:
-            return plain_program(choose, [context.rng.choice(unseen)])
+            beside = [BASE] if choose.base and context.rng.random() < 0.5 else []
+            return plain_program(choose, [*beside, context.rng.choice(unseen)])
         first = choose.text("signal", choose.signal_names())
         rest = [n for n in choose.signal_names() if n != first]
         return plain_program(choose, [first, choose.text("signal", rest)])

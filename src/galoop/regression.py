@@ -1,0 +1,209 @@
+"""What the established suites say of an artifact: a look during the search, the gate after it.
+
+Both compare with the start artifact A₀, component by component. The look is on examples of its own
+and steers the search, so that it does not spend its few trials on what the gate must turn away; the
+gate's examples are seen by nothing before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from galoop.config import ExperimentConfig
+from galoop.domains.protocol import DomainSession
+from galoop.evaluation.noninferiority import (
+    ComponentVerdict,
+    examples_for_power,
+    judge_component,
+)
+from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
+from galoop.gate import suite_components
+from galoop.search.protocol import StopSearch
+from galoop.types import Example, State
+
+#: A look ends at a component of which this many times δ is lost: there is nothing left to learn.
+_PLAINLY_LOST = 2.5
+
+
+@dataclass(frozen=True)
+class Component:
+    """A suite's component as this experiment tests it.
+
+    Attributes
+    ----------
+    name : str
+        ``ruler/vt``.
+    examples : list of Example
+        As many as A₀'s own spread asks for (:func:`examples_for_power`), between
+        ``gate.examples`` and ``gate.most_examples``.
+    gates : bool
+        Whether φ solves enough of it to say anything.
+    old : float
+        A₀'s mean score on the first ``gate.examples``; 0 where it failed.
+    """
+
+    name: str
+    examples: list[Example]
+    gates: bool
+    old: float
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at the suites showed.
+
+    Attributes
+    ----------
+    losses : mapping of component to float
+        A₀'s mean minus the artifact's, on the components that were looked at.
+    """
+
+    losses: dict[str, float]
+
+    @property
+    def loss(self) -> float:
+        """The largest loss, at least 0."""
+        return max(0.0, *self.losses.values()) if self.losses else 0.0
+
+    @property
+    def words(self) -> str:
+        """The components that lose, the worst first; "" where none does."""
+        worst = sorted(self.losses.items(), key=lambda item: -item[1])
+        return ", ".join(f"{name} {-loss:+.2f}" for name, loss in worst if loss > 0)
+
+
+class Regression:
+    """The suites of one experiment, measured against its start artifact.
+
+    Parameters
+    ----------
+    config, session, evaluator
+        As for :class:`galoop.generator.Generator`.
+    start : System
+        A₀.
+    stage : str
+        For the ledger.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        session: DomainSession,
+        evaluator: PairedEvaluator,
+        start: Any,
+        stage: str,
+    ) -> None:
+        self._config = config
+        self._session = session
+        self._evaluator = evaluator
+        self._start = start
+        self._stage = stage
+
+    @cached_property
+    def components(self) -> list[Component]:
+        """Every component, sized by the spread of A₀'s scores and by nothing that A₁ did."""
+        knobs = self._config.gate
+        most = max(knobs.examples, knobs.most_examples)
+        found = []
+        for name, examples in suite_components(self._config, self._session, most):
+            first = examples[: knobs.examples]
+            reference, old = self._evaluator.evaluate(
+                [self._session.reference(), self._start], first, stage=self._stage
+            )
+            gates = reference.accuracy >= knobs.reference_floor
+            n, before = knobs.examples, 0.0
+            if old.state is State.SCORED:
+                before = old.accuracy
+            if gates and before:
+                wanted = examples_for_power(old.means, knobs.delta, knobs.alpha, knobs.power)
+                n = min(max(n, wanted), most)
+            found.append(Component(name, examples[:n], gates, before))
+        return found
+
+    # -- during the search ------------------------------------------------------------------
+
+    @cached_property
+    def _looked_at(self) -> list[tuple[str, list[Example]]]:
+        """Components of which more than δ can be lost, the ones with most to lose first."""
+        knobs = self._config.gate
+        at_stake = {c.name: c.old for c in self.components if c.gates and c.old >= knobs.delta}
+        found = [
+            (name, examples)
+            for name, examples in suite_components(
+                self._config, self._session, knobs.look, purpose="look"
+            )
+            if name in at_stake
+        ]
+        return sorted(found, key=lambda item: -at_stake[item[0]])
+
+    def look(self, system: Any, stage: str, meter: Meter) -> Look:
+        """Compare ``system`` with A₀ on a few examples; an estimate for the search alone.
+
+        Raises
+        ------
+        StopSearch
+            A cap would be passed, or A₀ itself fails.
+        """
+        losses: dict[str, float] = {}
+        if self._config.gate.look == 0 or system.key == self._start.key:
+            return Look(losses)
+        for name, examples in self._looked_at:
+            old, new = self._evaluator.evaluate(
+                [self._start, system], examples, stage=stage, meter=meter
+            )
+            if old.state is not State.SCORED:
+                raise StopSearch(f"gate: {name}: A0 {old.state}: {old.reason}")
+            worst = new.state is not State.SCORED
+            losses[name] = old.accuracy if worst else old.accuracy - new.accuracy
+            if losses[name] > _PLAINLY_LOST * self._config.gate.delta:
+                break
+        return Look(losses)
+
+    # -- the gate ---------------------------------------------------------------------------
+
+    def gate(self, system: Any, say: Callable[[ComponentVerdict], None]) -> list[ComponentVerdict]:
+        """Judge every component until one does not pass; those with most to lose come first.
+
+        A component that looks failed on its first ``gate.examples`` is not finished. Stopping
+        there can only turn an artifact away, so the error level is untouched.
+        """
+        first = self._config.gate.examples
+        order = sorted(self.components, key=lambda c: (not c.gates, -c.old))
+        found: dict[str, ComponentVerdict] = {}
+        for component in order:
+            verdict = self._verdict(component, component.examples[:first], system)
+            if len(component.examples) > first and verdict.status != "fail":
+                verdict = self._verdict(component, component.examples, system)
+            found[component.name] = verdict
+            say(verdict)
+            if verdict.status in ("fail", "inconclusive"):
+                break
+        return [found[c.name] for c in self.components if c.name in found]
+
+    def _verdict(
+        self, component: Component, examples: list[Example], system: Any
+    ) -> ComponentVerdict:
+        knobs = self._config.gate
+        reference, old, new = self._evaluator.evaluate(
+            [self._session.reference(), self._start, system], examples, stage=self._stage
+        )
+        for name, scores in (("A0", old), ("the candidate", new)):
+            if scores.state is not State.SCORED:
+                raise StopSearch(f"gate: {component.name}: {name} {_failure(scores)}")
+        return judge_component(
+            component.name,
+            reference.means,
+            old.means,
+            new.means,
+            knobs.delta,
+            knobs.alpha,
+            # Decided once, on the first examples: more of them must not turn it.
+            knobs.reference_floor if not component.gates else 0.0,
+        )
+
+
+def _failure(scores: Scores) -> str:
+    return f"{scores.state}: {scores.reason}"

@@ -24,8 +24,9 @@ from galoop import plugins
 from galoop.config import ExperimentConfig
 from galoop.errors import UsageError
 from galoop.hashing import content_hash, derive_seed
-from galoop.proposers.protocol import Cost, Proposal, Request, Task
+from galoop.proposers.protocol import Cost, Proposal, Request, Seat, Task
 from galoop.search.protocol import Problem, StopSearch
+from galoop.store.ledger import Totals, total
 from galoop.types import Candidate, Example, Outcome, State
 
 CHUNK = 4
@@ -178,10 +179,10 @@ class FakeSession:
         topic, hardness = COMPONENTS[component]
         return [draw(topic, hardness, component, seed, i) for i in range(n)]
 
-    def proposer(self, name: str, kind: str, seed: int) -> Any:
+    def proposer(self, name: str, seat: Seat) -> Any:
         if self.world.proposer is not None:
-            return self.world.proposer(kind, seed)
-        return plugins.load("proposers", name)("fake", kind, seed)
+            return self.world.proposer(seat.kind, seat.seed)
+        return plugins.load("proposers", name)(seat)
 
     def describe(self) -> Mapping[str, Any]:
         return {
@@ -200,6 +201,7 @@ class RandomProposer:
     """Random programs; artifacts are random changes of the parent."""
 
     name = "fake"
+    replayable = True
 
     def __init__(self, kind: str, seed: int, cost: Cost | None = None) -> None:
         self._kind = kind
@@ -233,6 +235,7 @@ class ListProposer:
     """Proposes given candidates in order, then says that the search is over."""
 
     name = "list"
+    replayable = True
 
     def __init__(self, candidates: Sequence[Candidate], cost: Cost | None = None) -> None:
         self._candidates = list(candidates)
@@ -258,7 +261,9 @@ class LineSearch:
             index = 0
             while True:
                 request = Request(problem.task, index, None, ())
-                problem.evaluate(problem.proposer.propose(request).candidate)
+                made = problem.proposer.propose(request).candidate
+                assert made is not None
+                problem.evaluate(made)
                 index += 1
         except StopSearch as stop:
             return stop.reason
@@ -301,9 +306,9 @@ def points(world: World) -> dict[str, list[Point]]:
             session.start_artifact()
             return session
 
-    def proposer(domain: str, kind: str, seed: int) -> RandomProposer:
+    def proposer(seat: Seat) -> RandomProposer:
         """Random programs."""
-        return RandomProposer(kind, seed)
+        return RandomProposer(seat.kind, seat.seed)
 
     return {
         "domains": [Point("fake", FakeDomain)],
@@ -388,6 +393,15 @@ class MemoryStore:
         digest = content_hash(data.decode("utf-8"))
         self.objects[digest] = data
         return digest
+
+    def get_object(self, digest: str) -> bytes:
+        return self.objects[digest]
+
+    def total(self, stage: str) -> Totals:
+        return total(spend for spend in self.spent if spend.stage == stage)
+
+    def folder(self, stage: str) -> Path:
+        return Path("no-such-folder") / stage
 
 
 # -- a loop in a child process (to be killed) ----------------------------------------------

@@ -28,6 +28,28 @@ MaxDollars = Annotated[
     float | None,
     Field(ge=0, description="Hard cap: proposal costs in a round.", json_schema_extra=FREE),
 ]
+MaxTokens = Annotated[
+    Cap | None,
+    Field(
+        description="Hard cap: tokens of proposals in a round, input and output together.",
+        json_schema_extra=FREE,
+    ),
+]
+MaxProposals = Annotated[
+    Cap | None,
+    Field(
+        description="Hard cap: proposals asked for in a round, with those that held no candidate.",
+        json_schema_extra=FREE,
+    ),
+]
+MaxFailures = Annotated[
+    Cap,
+    Field(
+        description="Proposals in a row without a candidate (unreadable, refused, no answer) after "
+        "which the search ends.",
+        json_schema_extra=FREE,
+    ),
+]
 Patience = Annotated[
     int,
     Field(ge=0, description="Stop after this many candidates without a better one; 0 never stops."),
@@ -108,6 +130,9 @@ class DiscriminatorConfig(Section):
     )
     max_seconds: MaxSeconds = None
     max_dollars: MaxDollars = None
+    max_tokens: MaxTokens = None
+    max_proposals: MaxProposals = None
+    max_failures: MaxFailures = 5
     patience: Patience = 0
     exploration: bool = Field(
         False, description="Add the exploration paragraph to the proposer's background."
@@ -157,6 +182,9 @@ class GeneratorConfig(Section):
     )
     max_seconds: MaxSeconds = None
     max_dollars: MaxDollars = None
+    max_tokens: MaxTokens = None
+    max_proposals: MaxProposals = None
+    max_failures: MaxFailures = 5
     patience: Patience = 0
     promising: Probability = Field(
         0.1,

@@ -24,7 +24,7 @@ from galoop.evaluation.admission import (
 from galoop.evaluation.metered import MeteredProposer
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
 from galoop.hashing import content_hash, derive_seed
-from galoop.proposers.protocol import Task
+from galoop.proposers.protocol import Seat, Task
 from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
 from galoop.search.protocol import Problem, Search, StopSearch
 from galoop.store.run import RunStore
@@ -116,7 +116,10 @@ class Discriminator:
         self._artifact = artifact
         task: Task = self._session.probe_task(frozen)
         seed = derive_seed("discriminator", self._config.seed, self._round)
-        proposer = self._session.proposer(self._config.discriminator.proposer, "probe", seed)
+        proposer = self._session.proposer(
+            self._config.discriminator.proposer,
+            Seat(task.domain, "probe", seed, self._config, self._store.folder(self._stage)),
+        )
         problem = Problem(
             task=task,
             proposer=MeteredProposer(proposer, self._meter, self._store, self._stage),

@@ -20,6 +20,7 @@ from galoop.evaluation.noninferiority import ComponentVerdict, gate_status, judg
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
 from galoop.evaluation.statistics import mcnemar_p, mean_interval
 from galoop.hashing import canonical_json, derive_seed
+from galoop.proposers.protocol import Seat
 from galoop.regression import Look, Regression
 from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
 from galoop.search.protocol import Problem, Search, StopSearch
@@ -85,10 +86,14 @@ class Generator:
             self._start,
             f"round-{self._round}/gate",
         )
+        task = self._session.artifact_task()
         seed = derive_seed("generator", self._config.seed, self._round)
-        proposer = self._session.proposer(self._config.generator.proposer, "artifact", seed)
+        proposer = self._session.proposer(
+            self._config.generator.proposer,
+            Seat(task.domain, "artifact", seed, self._config, self._store.folder(self._stage)),
+        )
         problem = Problem(
-            task=self._session.artifact_task(),
+            task=task,
             proposer=MeteredProposer(proposer, self._meter, self._store, self._stage),
             evaluate=self._evaluate,
             objectives=[*(s.name for s in self._slices), *([_SUITES] if self._looks else [])],

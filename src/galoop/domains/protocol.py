@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from galoop.proposers.protocol import Proposer, Task
+from galoop.proposers.protocol import Proposer, Seat, Task
 from galoop.types import Candidate, Example, Outcome, State
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class DomainSession(Protocol):
         """Examples of a suite's component at the experiment's length."""
         ...
 
-    def proposer(self, name: str, kind: str, seed: int) -> Proposer:
+    def proposer(self, name: str, seat: Seat) -> Proposer:
         """A proposer for one search."""
         ...
 

@@ -1,19 +1,34 @@
-"""A proposer whose proposals are paid from a search's meter and entered in the ledger."""
+"""A proposer whose proposals are paid from a search's meter, recorded, and never paid twice."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from galoop.errors import InfrastructureError
 from galoop.evaluation.paired import Meter
-from galoop.proposers.protocol import Proposal, Proposer, Request
-from galoop.store.ledger import Source, Spend
+from galoop.hashing import canonical_json
+from galoop.proposers.protocol import Cost, Proposal, Proposer, Request
+from galoop.store.ledger import Spend
 from galoop.store.run import RunStore
+from galoop.types import Candidate
 
 
 class MeteredProposer:
-    """Checks the caps before each proposal, and records what it cost, once.
+    """Checks the caps before each proposal, and records what was proposed and what it cost, once.
 
-    A resumed search asks for the same proposals again. What one cost stands in the run's log under
-    its index: the meter then counts that figure, so that the search stops where an uninterrupted
-    one does, and the ledger is not charged a second time.
+    A proposal stands in the run's log under the index of its request. A resumed search makes the
+    same requests again: what a model, an agent or a person answered is then handed back from the
+    log, unasked and unpaid; a proposer that is replayable is asked again, so that it comes to the
+    same state. In both cases the meter counts the recorded cost, so that the search stops where an
+    uninterrupted one does. A kill between an answer and its record costs that one proposal.
+
+    An answer without a candidate is recorded and paid too. The same request is then made again,
+    with the reason in :attr:`galoop.proposers.protocol.Request.rejected`, until there is a
+    candidate or the meter says that there were too many such answers in a row: a search engine
+    sees candidates only.
 
     Parameters
     ----------
@@ -26,39 +41,98 @@ class MeteredProposer:
 
     def __init__(self, proposer: Proposer, meter: Meter, store: RunStore, stage: str) -> None:
         self.name = proposer.name
+        self.replayable = proposer.replayable
         self._proposer = proposer
         self._meter = meter
         self._store = store
         self._stage = stage
-        self._paid = {e["key"]: e["payload"]["dollars"] for e in store.events("proposal")}
+        self._records: dict[str, dict[str, Any]] = {
+            e["key"]: e["payload"]
+            for e in store.events("proposal")
+            if e["payload"]["stage"] == stage
+        }
+        self._asked: set[int] = set()
+        # Time spent before this process counts; going through the log again does not.
+        self._seconds_before = store.total(stage).wall_seconds if self._records else 0.0
 
     def propose(self, request: Request) -> Proposal:
-        """The proposer's own proposal.
+        """A proposal that holds a candidate.
 
         Raises
         ------
         StopSearch
-            Before anything is spent, when a cap is reached.
+            Before anything is spent, when a cap is reached; after an answer without a candidate,
+            when it was one too many.
+        InfrastructureError
+            When a request of that index was made before in this search.
         """
-        self._meter.check()
-        self._meter.check_price()
-        proposal = self._proposer.propose(request)
-        key = f"{self._stage}/proposal/{request.index}"
-        if key not in self._paid:
-            self._record(key, proposal)
-        self._meter.pay(self._paid[key])
-        return proposal
+        if request.index in self._asked:
+            raise InfrastructureError(
+                f"{self._stage}: two requests of a search have the index {request.index}",
+                "a search engine must number its requests 0, 1, 2, …",
+            )
+        self._asked.add(request.index)
+        rejected: list[str] = []
+        while True:
+            made = self._attempt(replace(request, rejected=tuple(rejected)))
+            if made.candidate is not None:
+                return made
+            rejected.append(made.rejected)
 
-    def _record(self, key: str, proposal: Proposal) -> None:
-        cost = proposal.cost
+    def _attempt(self, request: Request) -> Proposal:
+        key = f"{self._stage}/proposal/{request.index}.{len(request.rejected)}"
+        record = self._records.get(key)
+        if record is not None:
+            self._meter.elapsed = 0.0
+        elif self._seconds_before:
+            self._meter.elapsed += self._seconds_before
+            self._seconds_before = 0.0
+        self._meter.check()
+        self._meter.check_proposal()
+        if record is None:
+            made = self._proposer.propose(request)
+            if made.candidate is None and not made.rejected:
+                made = replace(made, rejected="the answer held no candidate")
+            self._record(key, request, made)
+        elif self._proposer.replayable:
+            made = replace(self._proposer.propose(request), cost=_cost(record))
+        else:
+            made = self._recorded(record, request)
+        self._meter.pay(made.cost, "" if made.candidate is not None else made.rejected)
+        return made
+
+    def _recorded(self, record: Mapping[str, Any], request: Request) -> Proposal:
+        candidate = None
+        if record["files"]:
+            files = json.loads(self._store.get_object(record["files"]))
+            candidate = Candidate(request.task.kind, files, record["note"])
+        return Proposal(candidate, _cost(record), record["rejected"], record["about"])
+
+    def _record(self, key: str, request: Request, made: Proposal) -> None:
+        cost, candidate = made.cost, made.candidate
+        files = ""
+        if candidate is not None:
+            text = canonical_json(dict(candidate.files))
+            files = self._store.put_object(text.encode("utf-8"))
         with self._store.transaction():
             self._store.event(
                 "proposal",
                 {
                     "stage": self._stage,
                     "who": self.name,
-                    "key": proposal.candidate.key,
+                    "index": request.index,
+                    "attempt": len(request.rejected),
+                    "parent": request.parent.candidate.key if request.parent else "",
+                    "key": candidate.key if candidate is not None else "",
+                    "files": files,
+                    "note": candidate.note if candidate is not None else "",
+                    "rejected": "" if candidate is not None else made.rejected,
                     "dollars": cost.dollars,
+                    "input_tokens": cost.input_tokens,
+                    "output_tokens": cost.output_tokens,
+                    "source": cost.priced_by,
+                    "prices": cost.prices,
+                    "about": dict(made.about),
                 },
                 key=key,
             )
@@ -71,11 +145,16 @@ class MeteredProposer:
                     input_tokens=cost.input_tokens,
                     output_tokens=cost.output_tokens,
                     wall_seconds=cost.seconds,
-                    source="unknown" if cost.dollars is None else _source(cost.dollars),
+                    source=cost.priced_by,
                 )
             )
-        self._paid[key] = cost.dollars
 
 
-def _source(dollars: float) -> Source:
-    return "reported" if dollars else "none"
+def _cost(record: Mapping[str, Any]) -> Cost:
+    return Cost(
+        record["dollars"],
+        record["input_tokens"],
+        record["output_tokens"],
+        source=record["source"],
+        prices=record["prices"],
+    )

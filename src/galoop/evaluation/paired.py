@@ -10,6 +10,7 @@ from typing import Any
 from galoop._sections import DiscriminatorConfig, GeneratorConfig
 from galoop.domains.protocol import DomainSession
 from galoop.evaluation.statistics import cluster_means
+from galoop.proposers.protocol import Cost
 from galoop.report.progress import EvaluationsDone, Progress
 from galoop.search.protocol import StopSearch
 from galoop.store.ledger import Spend
@@ -25,7 +26,7 @@ class Meter:
 
     Evaluations are counted as asked for, cached or not, so that a resumed search stops at the
     same candidate as an uninterrupted one. The price of a proposal is known only afterwards: the
-    last one may pass the cap in dollars.
+    last one may pass the caps in dollars and tokens.
     """
 
     max_evaluations: int | None = None
@@ -36,6 +37,12 @@ class Meter:
     unpriced: int = 0
     max_candidates: int | None = None
     patience: int = 0
+    max_tokens: int | None = None
+    max_proposals: int | None = None
+    max_failures: int | None = None
+    tokens: int = 0
+    proposals: int = 0
+    failures: int = 0
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -47,7 +54,19 @@ class Meter:
             knobs.max_dollars,
             max_candidates=knobs.max_candidates,
             patience=knobs.patience,
+            max_tokens=knobs.max_tokens,
+            max_proposals=knobs.max_proposals,
+            max_failures=knobs.max_failures,
         )
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that count against the cap of time."""
+        return time.monotonic() - self.began
+
+    @elapsed.setter
+    def elapsed(self, seconds: float) -> None:
+        self.began = time.monotonic() - seconds
 
     def check_candidate(self, tried: int, since_best: int) -> None:
         """Raise StopSearch when no further candidate may be evaluated.
@@ -72,11 +91,15 @@ class Meter:
             and self.evaluations + evaluations > self.max_evaluations
         ):
             raise StopSearch(f"evaluations: {self.evaluations} of {self.max_evaluations} used")
-        if self.max_seconds is not None and time.monotonic() - self.began > self.max_seconds:
+        if self.max_seconds is not None and self.elapsed > self.max_seconds:
             raise StopSearch(f"time: {self.max_seconds:g} s are over")
 
-    def check_price(self) -> None:
+    def check_proposal(self) -> None:
         """Raise StopSearch when no further proposal may be paid; what was paid is still used."""
+        if self.max_proposals is not None and self.proposals >= self.max_proposals:
+            raise StopSearch(f"proposals: {self.max_proposals} asked for")
+        if self.max_tokens is not None and self.tokens >= self.max_tokens:
+            raise StopSearch(f"tokens: {self.tokens} of {self.max_tokens} used")
         if self.max_dollars is None:
             return
         if self.unpriced:
@@ -85,12 +108,26 @@ class Meter:
         if self.dollars and self.dollars >= self.max_dollars:
             raise StopSearch(f"dollars: {self.dollars:.2f} of {self.max_dollars:g} spent")
 
-    def pay(self, dollars: float | None) -> None:
-        """Count what a proposal cost; None where its price is not known."""
-        if dollars is None:
+    def pay(self, cost: Cost, rejected: str = "") -> None:
+        """Count a proposal; ``rejected`` says why it held no candidate.
+
+        Raises
+        ------
+        StopSearch
+            When too many in a row held none.
+        """
+        self.proposals += 1
+        self.tokens += cost.input_tokens + cost.output_tokens
+        if cost.dollars is None:
             self.unpriced += 1
         else:
-            self.dollars += dollars
+            self.dollars += cost.dollars
+        self.failures = self.failures + 1 if rejected else 0
+        if self.max_failures is not None and self.failures >= self.max_failures:
+            raise StopSearch(
+                f"proposer: {self.failures} proposals in a row held no candidate; the last: "
+                f"{rejected}"
+            )
 
 
 @dataclass

@@ -4,9 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from galoop.types import Candidate, Feedback, Kind
+
+if TYPE_CHECKING:
+    from galoop.config import ExperimentConfig
+
+PriceSource = Literal["reported", "estimated", "unknown", "none"]
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a proposer is created with: the search it sits in, its settings and a folder.
+
+    An entry point of the group ``galoop.proposers`` is a callable that takes a seat and returns a
+    :class:`Proposer`.
+
+    Attributes
+    ----------
+    domain : str
+    kind : {"probe", "artifact"}
+    seed : int
+        Every random choice of the proposer follows from it.
+    config : ExperimentConfig
+    folder : Path
+        ``<run>/proposers/<stage>``, where a proposer may keep files of its own. It does not exist
+        before :meth:`directory` is called.
+    """
+
+    domain: str
+    kind: Kind
+    seed: int
+    config: ExperimentConfig
+    folder: Path
+
+    def directory(self) -> Path:
+        """The folder, made when it is first asked for."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder
 
 
 @dataclass(frozen=True)
@@ -53,47 +90,104 @@ class Request:
     ----------
     task : Task
     index : int
-        0, 1, 2, … within the search.
+        0, 1, 2, … within the search. No two requests of a search may have the same one: what was
+        proposed is recorded under it.
     parent : Evaluated or None
         What to change; None asks for a candidate from nothing (seedless).
     history : sequence of Evaluated
         Everything evaluated so far in this search, oldest first.
+    rejected : tuple of str
+        Why the last answers to this very request held no candidate, oldest first. A search engine
+        leaves it empty: :class:`galoop.evaluation.metered.MeteredProposer` asks again and fills it.
     """
 
     task: Task
     index: int
     parent: Evaluated | None
     history: Sequence[Evaluated]
+    rejected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one proposal cost. ``dollars`` is None when unknown."""
+    """What one proposal cost.
+
+    Attributes
+    ----------
+    dollars : float or None
+        None when unknown.
+    input_tokens, output_tokens : int
+    seconds : float
+        Wall time.
+    source : {"reported", "estimated", "unknown", "none"}, optional
+        Where the dollars come from; left out: ``unknown`` for None, ``none`` for 0, else
+        ``reported``.
+    prices : str
+        For an estimate: the price table and its version.
+    """
 
     dollars: float | None = 0.0
     input_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
+    source: PriceSource | None = None
+    prices: str = ""
+
+    @property
+    def priced_by(self) -> PriceSource:
+        """The source, derived from the dollars where it is not stated."""
+        if self.dollars is None:
+            return "unknown"
+        return self.source or ("reported" if self.dollars else "none")
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A new candidate and what it cost to write."""
+    """A new candidate and what it cost to write, or why there is none.
 
-    candidate: Candidate
+    Attributes
+    ----------
+    candidate : Candidate or None
+        None when the answer held none (it could not be read, was refused, never came). It costs no
+        evaluation.
+    cost : Cost
+        Paid in either case.
+    rejected : str
+        Why there is no candidate; it goes into the next request.
+    about : mapping
+        Small JSON-compatible facts for the log (the model that answered, its finish reason, …).
+    """
+
+    candidate: Candidate | None
     cost: Cost = field(default_factory=Cost)
+    rejected: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
 class Proposer(Protocol):
     """Writes the next candidate.
 
-    A proposer is created for one search with a seed. ``propose`` must be a deterministic function
-    of (seed, sequence of requests so far): a resumed search replays the same requests.
+    A proposer is created for one search, with a :class:`Seat`.
+
+    Attributes
+    ----------
+    name : str
+    replayable : bool
+        True: ``propose`` is a deterministic function of (seed, sequence of requests so far), costs
+        nothing, and is simply asked again by a search that is resumed. False (models, agents,
+        people): a resumed search takes what was recorded and asks only for what is new.
     """
 
     name: str
+    replayable: bool
 
     def propose(self, request: Request) -> Proposal:
-        """Return a new candidate for ``request``."""
+        """Return a new candidate for ``request``, or the reason why there is none.
+
+        Raises
+        ------
+        StopSearch
+            To end the search; what was found is kept.
+        """
         ...

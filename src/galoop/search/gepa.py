@@ -135,6 +135,8 @@ class _Seat:
         request = Request(self._problem.task, self._index, parent, tuple(self._history))
         self._index += 1
         made = self._problem.proposer.propose(request).candidate
+        if made is None:
+            raise StopSearch("proposer: an answer held no candidate")  # a metered one asks again
         # A known program costs nothing, so that no cap would ever end a search over them.
         self._repeats = self._repeats + 1 if made.key in self._known else 0
         if self._repeats >= _REPEATS:

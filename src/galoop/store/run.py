@@ -242,6 +242,10 @@ class RunStore(RunReader):
         self._may_write()
         return self._files.write_text(relative, text)
 
+    def folder(self, stage: str) -> Path:
+        """``proposers/<stage>``, for files that a proposer keeps itself; it may not exist."""
+        return self.path / "proposers" / stage
+
     # Life cycle
 
     def _may_write(self) -> None:

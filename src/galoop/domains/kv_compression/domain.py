@@ -10,8 +10,8 @@ from galoop.domains.kv_compression.artifacts import check_model, materialise
 from galoop.domains.kv_compression.session import Options, Session, System
 from galoop.domains.text.probe import ProbeBuilder, ProbeResult
 from galoop.errors import UsageError
-from galoop.proposers.protocol import Proposer, Task
-from galoop.types import Candidate, Example, Kind, Outcome
+from galoop.proposers.protocol import Proposer, Seat, Task
+from galoop.types import Candidate, Example, Outcome
 
 if TYPE_CHECKING:
     from galoop.config import ExperimentConfig
@@ -208,11 +208,11 @@ class KVSession:
             self._session.tokenise(example)  # refuses what does not fit the window with its answer
         return examples
 
-    def proposer(self, name: str, kind: Kind, seed: int) -> Proposer:
+    def proposer(self, name: str, seat: Seat) -> Proposer:
         """A proposer for one search."""
         from galoop.plugins import load
 
-        made: Proposer = load("proposers", name)(KVCompression.name, kind, seed)
+        made: Proposer = load("proposers", name)(seat)
         return made
 
     # -- what figures depend on -------------------------------------------------------------

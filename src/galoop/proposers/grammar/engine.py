@@ -146,6 +146,7 @@ class GrammarProposer(ABC, Generic[Tree]):
     """
 
     name = "grammar"
+    replayable = True
     ATTEMPTS: ClassVar[int] = 60
     FRESH_ATTEMPTS: ClassVar[int] = 500
 

@@ -14,13 +14,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from galoop.proposers.protocol import Evaluated, Request
 from galoop.search.protocol import Problem, StopSearch
+from galoop.search.seat import EngineSeat, best_first
 from galoop.types import Candidate, Feedback, State
 
 _COMPONENT = "candidate"
-#: Programs in a row that were all evaluated before, after which a proposer has nothing new to say.
-_REPEATS = 50
 
 
 class GepaSearch:
@@ -38,9 +36,9 @@ class GepaSearch:
             optimize_anything,
         )
 
-        seat = _Seat(problem)
+        seat = _Calls(problem)
         try:
-            start = seat.start()
+            start = best_first(seat.seat.start())[0].candidate
         except StopSearch as stop:
             return stop.reason
         # GEPA mutates its configuration: a fresh one for each search.
@@ -76,33 +74,23 @@ class _Silence:
         """Drop ``message``."""
 
 
-class _Seat:
-    """Our side of GEPA's two calls: evaluate a candidate, propose a new one."""
+class _Calls:
+    """GEPA's two calls, evaluate a candidate and propose a new one, passed on to our seat."""
 
     def __init__(self, problem: Problem) -> None:
+        self.seat = EngineSeat(problem)
         self._problem = problem
-        self._history: list[Evaluated] = []
-        self._known: dict[str, Evaluated] = {}
-        self._index = 0
-        self._repeats = 0
         self.reason = ""
         self.error: Exception | None = None
-
-    def start(self) -> Candidate:
-        """The first candidate; further given ones are evaluated so that proposers see them."""
-        given = list(self._problem.start)
-        for candidate in given:
-            self._look(candidate)
-        for _ in range(max(self._problem.fresh, 0 if given else 1)):
-            given.append(self._next(None))
-            self._look(given[-1])
-        return max(given, key=lambda c: self._known[c.key].feedback.score)
 
     def evaluate(self, candidate: Mapping[str, str]) -> tuple[float, dict[str, Any]]:
         """GEPA's evaluator: never below zero, every objective always present."""
         found = self._of_text(candidate[_COMPONENT])
+        known = self.seat.known(found.key)
         try:
-            feedback = self._look(found)
+            if known is None and self.reason:
+                raise StopSearch(self.reason)
+            feedback = (known or self.seat.evaluate(found)).feedback
         except StopSearch as stop:
             self.reason = self.reason or stop.reason
             feedback = Feedback(State.FAILED, 0.0, dict.fromkeys(self._problem.objectives, 0.0))
@@ -115,11 +103,11 @@ class _Seat:
         components_to_update: list[str],
     ) -> dict[str, str]:
         """GEPA's proposer: our own record of the parent, not GEPA's, goes to the seat."""
-        parent = self._known.get(self._of_text(candidate[_COMPONENT]).key)
+        parent = self.seat.known(self._of_text(candidate[_COMPONENT]).key)
         if self.reason:
             return dict(candidate)
         try:
-            return {_COMPONENT: _text(self._next(parent))}
+            return {_COMPONENT: _text(self.seat.propose(parent))}
         except StopSearch as stop:
             self.reason = stop.reason
         except Exception as error:  # noqa: BLE001 - GEPA would swallow it and go on forever
@@ -130,27 +118,6 @@ class _Seat:
     def stopped(self, gepa_state: Any) -> bool:
         """GEPA's stopper."""
         return bool(self.reason)
-
-    def _next(self, parent: Evaluated | None) -> Candidate:
-        request = Request(self._problem.task, self._index, parent, tuple(self._history))
-        self._index += 1
-        made = self._problem.proposer.propose(request).candidate
-        if made is None:
-            raise StopSearch("proposer: an answer held no candidate")  # a metered one asks again
-        # A known program costs nothing, so that no cap would ever end a search over them.
-        self._repeats = self._repeats + 1 if made.key in self._known else 0
-        if self._repeats >= _REPEATS:
-            raise StopSearch(f"proposer: nothing new in {_REPEATS} proposals")
-        return made
-
-    def _look(self, candidate: Candidate) -> Feedback:
-        if candidate.key not in self._known:
-            if self.reason:
-                raise StopSearch(self.reason)
-            feedback = self._problem.evaluate(candidate)
-            self._known[candidate.key] = Evaluated(candidate, feedback)
-            self._history.append(self._known[candidate.key])
-        return self._known[candidate.key].feedback
 
     def _of_text(self, text: str) -> Candidate:
         data = json.loads(text)

@@ -123,6 +123,8 @@ def _line(where: str, key: str, item: Mapping[str, Any], knob: Knob | None) -> s
     if item["type"] == "extra_forbidden":
         return f"{where}: unknown key {key}{_suggest(key)}"
     given = json.dumps(item["input"], ensure_ascii=False, default=str)
+    if key.endswith("api_base"):
+        given = "…"  # it may hold a key
     given = given if len(given) <= 80 else given[:77] + "..."
     if knob is None:
         return f"{where}: [{key}] must be a table, not {given}"

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from galoop._seats import FilesConfig, LanguageModelConfig, RecordedConfig
 from galoop._sections import (
     FREE,
     AdmissionConfig,
@@ -41,12 +42,15 @@ __all__ = [
     "DiscriminatorConfig",
     "EvaluationConfig",
     "ExperimentConfig",
+    "FilesConfig",
     "GateConfig",
     "GeneratorConfig",
     "IsolationConfig",
     "Knob",
+    "LanguageModelConfig",
     "LoopConfig",
     "ModelConfig",
+    "RecordedConfig",
     "knobs",
     "load",
     "sections",
@@ -90,6 +94,9 @@ class ExperimentConfig(Section):
     loop: LoopConfig = Field(default_factory=LoopConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     isolation: IsolationConfig = Field(default_factory=IsolationConfig)
+    language_model: LanguageModelConfig = Field(default_factory=LanguageModelConfig)
+    files: FilesConfig = Field(default_factory=FilesConfig)
+    recorded: RecordedConfig = Field(default_factory=RecordedConfig)
 
     @property
     def run_path(self) -> Path:

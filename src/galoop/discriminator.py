@@ -118,7 +118,14 @@ class Discriminator:
         seed = derive_seed("discriminator", self._config.seed, self._round)
         proposer = self._session.proposer(
             self._config.discriminator.proposer,
-            Seat(task.domain, "probe", seed, self._config, self._store.folder(self._stage)),
+            Seat(
+                task.domain,
+                "probe",
+                seed,
+                self._config,
+                self._store.folder(self._stage),
+                self._stage,
+            ),
         )
         problem = Problem(
             task=task,

@@ -90,7 +90,14 @@ class Generator:
         seed = derive_seed("generator", self._config.seed, self._round)
         proposer = self._session.proposer(
             self._config.generator.proposer,
-            Seat(task.domain, "artifact", seed, self._config, self._store.folder(self._stage)),
+            Seat(
+                task.domain,
+                "artifact",
+                seed,
+                self._config,
+                self._store.folder(self._stage),
+                self._stage,
+            ),
         )
         problem = Problem(
             task=task,

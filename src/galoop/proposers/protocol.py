@@ -32,6 +32,8 @@ class Seat:
     folder : Path
         ``<run>/proposers/<stage>``, where a proposer may keep files of its own. It does not exist
         before :meth:`directory` is called.
+    stage : str
+        The stage of the run, for example ``round-1/discriminator``.
     """
 
     domain: str
@@ -39,6 +41,7 @@ class Seat:
     seed: int
     config: ExperimentConfig
     folder: Path
+    stage: str = ""
 
     def directory(self) -> Path:
         """The folder, made when it is first asked for."""

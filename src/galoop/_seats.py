@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
-from galoop._sections import FREE, Cap, Section
+from galoop._sections import FREE, Cap, Names, Section
 
 
 class LanguageModelConfig(Section):
@@ -89,3 +91,50 @@ class RecordedConfig(Section):
     """The proposer `recorded`: what an earlier run proposed, handed back without any model."""
 
     run: str = Field("", description="The run folder whose proposals are handed back.")
+
+
+class AgentConfig(Section):
+    """The proposer `agent`: a coding agent; with the search `agent` it runs its own loop."""
+
+    adapter: Literal["claude-code", "codex", "cursor", "mini-swe-agent", "command"] = Field(
+        "command", description="Which coding agent."
+    )
+    command: Names = Field(
+        (),
+        description="Program and arguments; for adapters other than `command` empty, or another "
+        "place of the agent's program.",
+    )
+    model: str = Field("", description="The agent's model; empty: the agent's own default.")
+    arguments: Names = Field((), description="Further arguments of the agent's command line.")
+    max_candidates: Cap = Field(
+        20,
+        description="Evaluations of a session that runs its own loop (MAX_CANDIDATES).",
+        json_schema_extra=FREE,
+    )
+    seconds: float = Field(
+        3600.0,
+        gt=0,
+        description="Time limit of a session, without the time of evaluations.",
+        json_schema_extra=FREE,
+    )
+    grace: float = Field(
+        30.0,
+        ge=0,
+        description="Seconds an agent has to end when the search is over, before it is killed.",
+        json_schema_extra=FREE,
+    )
+    environment: Names = Field(
+        (),
+        description="Environment variables that it gets besides those of its own credentials.",
+        json_schema_extra=FREE,
+    )
+    readable: Names = Field(
+        (),
+        description="Further files and folders that a sandboxed agent may read.",
+        json_schema_extra=FREE,
+    )
+    network: bool = Field(
+        True,
+        description="Whether a sandboxed agent has the network, which it needs to reach its model.",
+        json_schema_extra=FREE,
+    )

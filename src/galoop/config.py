@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from galoop._seats import FilesConfig, LanguageModelConfig, RecordedConfig
+from galoop._seats import AgentConfig, FilesConfig, LanguageModelConfig, RecordedConfig
 from galoop._sections import (
     FREE,
     AdmissionConfig,
@@ -37,6 +37,7 @@ from galoop.plugins import Group
 
 __all__ = [
     "AdmissionConfig",
+    "AgentConfig",
     "ArtifactConfig",
     "CriterionConfig",
     "DiscriminatorConfig",
@@ -97,6 +98,7 @@ class ExperimentConfig(Section):
     language_model: LanguageModelConfig = Field(default_factory=LanguageModelConfig)
     files: FilesConfig = Field(default_factory=FilesConfig)
     recorded: RecordedConfig = Field(default_factory=RecordedConfig)
+    agent: AgentConfig = Field(default_factory=AgentConfig)
 
     @property
     def run_path(self) -> Path:

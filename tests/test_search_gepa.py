@@ -2,86 +2,19 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine_tools import AXES, TASK, Climber, Judge, Same, Trader, value
 from fake_programs import artifact
 from galoop.errors import InfrastructureError
-from galoop.proposers.protocol import Proposal, Request, Task
+from galoop.proposers.protocol import Proposal, Request
 from galoop.search.gepa import GepaSearch
 from galoop.search.protocol import Problem, StopSearch
 from galoop.types import Candidate, Feedback, State
-
-TASK = Task("artifact", "fake", "", "", "")
-AXES = ("left", "right")
-
-
-def value(candidate: Candidate) -> tuple[float, float]:
-    """Two objectives of an artifact: its first two skills."""
-    import json
-
-    left, right, *_ = json.loads(candidate.files["params.json"])["skills"]
-    return left, right
-
-
-class Climber:
-    """Moves one skill of the parent at random; keeps every request."""
-
-    name = "climber"
-
-    def __init__(self, seed: int, fail_at: int | None = None, error: Exception | None = None):
-        self.rng = random.Random(seed)
-        self.requests: list[Request] = []
-        self.fail_at, self.error = fail_at, error
-
-    def propose(self, request: Request) -> Proposal:
-        self.requests.append(request)
-        if self.fail_at is not None and len(self.requests) >= self.fail_at:
-            assert self.error is not None
-            raise self.error
-        skills = list(value(request.parent.candidate)) if request.parent else [0.1, 0.1]
-        i = self.rng.randrange(2)
-        skills[i] = round(min(1.0, max(0.0, skills[i] + self.rng.uniform(-0.2, 0.2))), 6)
-        return Proposal(artifact(*skills, 0.0, salt=len(self.requests)))
-
-
-class Same(Climber):
-    """Proposes one program again and again, or (salted) new ones of the same score."""
-
-    def __init__(self, level: float, salted: bool) -> None:
-        super().__init__(0)
-        self.level, self.salted = level, salted
-
-    def propose(self, request: Request) -> Proposal:
-        self.requests.append(request)
-        salt = len(self.requests) if self.salted else 0
-        return Proposal(artifact(self.level, self.level, 0.0, salt=salt))
-
-
-class Judge:
-    """Scores by :func:`value`; stops after ``cap`` candidates."""
-
-    def __init__(self, cap: int, invalid: Callable[[int], bool] = lambda n: False) -> None:
-        self.cap, self.invalid = cap, invalid
-        self.seen: list[Candidate] = []
-        self.stopped = 0
-
-    def __call__(self, candidate: Candidate) -> Feedback:
-        if len(self.seen) >= self.cap:
-            self.stopped += 1
-            raise StopSearch(f"candidates: {self.cap} tried")
-        self.seen.append(candidate)
-        if self.invalid(len(self.seen)):
-            return Feedback(State.INVALID, 0.0, dict.fromkeys(AXES, 0.0), "over budget")
-        left, right = value(candidate)
-        details = {"number": len(self.seen)}
-        return Feedback(
-            State.SCORED, (left + right) / 2, {"left": left, "right": right}, "", (), details
-        )
 
 
 def search(
@@ -100,21 +33,6 @@ def test_the_seed_decides_everything(start: list[Candidate]) -> None:
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
     assert len(set(runs[0])) == 25, "a known program is not evaluated again"
-
-
-class Trader(Climber):
-    """Gives some of one objective for more of the other: a front of several programs."""
-
-    def propose(self, request: Request) -> Proposal:
-        self.requests.append(request)
-        assert request.parent is not None
-        left, right = value(request.parent.candidate)
-        step = 0.01 * (1 + len(self.requests) % 3)
-        if len(self.requests) % 2:
-            left, right = left + 3 * step, right - step
-        else:
-            left, right = left - step, right + 3 * step
-        return Proposal(artifact(round(left, 6), round(right, 6), 0.0, salt=len(self.requests)))
 
 
 def test_gepas_seed_decides_which_of_a_front_it_changes() -> None:

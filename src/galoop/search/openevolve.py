@@ -35,9 +35,9 @@ from galoop.types import State
 
 VERSION = "0.4.1"
 ISLANDS = 3
-#: Programs that most parents are drawn from. OpenEvolve's own 100 would hold every program of a
-#: search of tens, so that "exploitation" would be a uniform draw.
-ARCHIVE = 12
+#: Programs that most parents are drawn from: a tenth of a search of sixty, as OpenEvolve's own 100
+#: are a tenth of its population. With 100, every program would be in it.
+ARCHIVE = 6
 #: Generations of an island between two migrations, instead of 50 for the same reason.
 MIGRATION = 10
 
@@ -188,8 +188,10 @@ class EngineProcess:
         """Send one message."""
         try:
             self._line.sendall(json.dumps(message).encode("utf-8") + b"\n")
-        except OSError as error:
-            raise self._failure(f"cannot be told anything: {error}") from None
+        except TimeoutError:
+            raise self._failure(f"did not listen for {self._patience:g} s") from None
+        except OSError:
+            raise self._failure("ended by itself") from None
 
     def receive(self) -> dict[str, Any]:
         """The next message.
@@ -206,8 +208,8 @@ class EngineProcess:
                 more = self._line.recv(_LONGEST_LINE)
             except TimeoutError:
                 raise self._failure(f"said nothing for {self._patience:g} s") from None
-            except OSError as error:
-                raise self._failure(f"cannot be heard: {error}") from None
+            except ConnectionError:
+                more = b""
             if not more:
                 raise self._failure("ended by itself")
             self._rest += more

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +37,9 @@ class Problem:
     fresh : int
         Candidates that are asked for from nothing before any is mutated, so that the search does
         not start from one idea alone.
+    suites : callable or None
+        Candidate -> loss by component of the regression suites, for a search that wants to know
+        (an agent may ask); None where there are none.
     """
 
     task: Task
@@ -46,6 +49,7 @@ class Problem:
     seed: int
     start: Sequence[Candidate] = ()
     fresh: int = 0
+    suites: Callable[[Candidate], Mapping[str, float]] | None = None
 
 
 class Search(Protocol):

@@ -12,11 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from galoop.domains.kv_compression import invariance
+from galoop.domains.kv_compression import decode, invariance
 from galoop.domains.kv_compression.capture import prefill
 from galoop.domains.kv_compression.decode import DRAFTED_ROWS, Decoder, Row, decode_one
 from galoop.domains.kv_compression.invariance import SIZES, Grouping, class_of, plan_groups
 from galoop.domains.kv_compression.packed import CompressedCache, GrowingCache, Piece, forward
+from galoop.domains.kv_compression.padded import PaddedRows, padded_bytes
 from galoop.domains.kv_compression.selfcheck import same_bits
 from galoop.models import load
 from presses import make_tiny_model, model_info, one_thread
@@ -312,3 +313,89 @@ def test_grouped_products_are_those_of_each_piece(lengths: list[int], edge: int)
     pieces = torch.cat([product(part) for part in x.split(lengths, dim=1)], dim=1)
     straddled = any(class_of(classes, n) is None for n in lengths)
     assert straddled or torch.equal(whole, pieces)
+
+
+def masked_row(model: Any, seed: int) -> Row:
+    """A row of which every head has masked other entries, and one head of a layer all of them."""
+    row = make_row(model, seed, max_new_tokens=6)
+    generator = torch.Generator().manual_seed(seed)
+    masked: list[Any] = []
+    for layer, keys in enumerate(row.cache.keys):
+        table = torch.rand(keys.shape[:2], generator=generator) < 0.5
+        table[0, :] |= layer == 0
+        masked.append(table if layer % 2 == 0 else None)
+    row.cache.masked[:] = masked
+    return row
+
+
+def test_padded_logits_are_those_of_each_row_alone(folder: Path) -> None:
+    with one_thread():
+        model = load(model_info(folder, "float32"))[0]
+        rows = [*(make_row(model, s) for s in range(5)), *(masked_row(model, s) for s in range(5))]
+        block = PaddedRows([r.cache for r in rows], 40)
+        with torch.inference_mode():
+            for row, own in zip(rows, block.rows, strict=True):
+                # Row by row first: what one row feeds must not be seen by another.
+                first = forward(model, [Piece(own, row.question_ids, 0)], None, padded=True)
+                own.fed = len(row.question_ids)
+                assert torch.allclose(first[0], by_hand(model, row, []), atol=2e-5)
+            steps = [Piece(own, [7, 3], own.fed, wanted=2) for own in block.rows]
+            both = forward(model, steps, None, padded=True)
+            for i, row in enumerate(rows):
+                assert torch.allclose(both[2 * i], by_hand(model, row, [7]), atol=2e-5)
+                assert torch.allclose(both[2 * i + 1], by_hand(model, row, [7, 3]), atol=2e-5)
+
+
+def by_hand(model: Any, row: Row, more: list[int]) -> torch.Tensor:
+    """Logits after the last token: eager attention with a mask for each layer and head."""
+    ids = torch.tensor([[*row.question_ids, *more]])
+    hidden = model.model.embed_tokens(ids)
+    start, n = row.cache.context_length, ids.shape[1]
+    cos, sin = model.model.rotary_emb(hidden, torch.arange(start, start + n)[None])
+    for i, layer in enumerate(model.model.layers):
+        attention, normed = layer.self_attn, layer.input_layernorm(hidden)
+        q, k, v = (
+            p(normed)[0].unflatten(-1, (-1, attention.head_dim)).transpose(0, 1)
+            for p in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        q, k = (x * cos[0] + rotated(x) * sin[0] for x in (q, k))
+        keys = torch.cat([row.cache.keys[i], k], dim=1)
+        values = torch.cat([row.cache.values[i], v], dim=1)
+        dropped = row.cache.masked[i]
+        groups = q.shape[0] // k.shape[0]
+        out = []
+        for head in range(q.shape[0]):
+            kv = head // groups
+            scores = q[head] @ keys[kv].T * attention.scaling
+            kept = keys.shape[1] - n
+            for t in range(n):
+                scores[t, kept + t + 1 :] = -torch.inf
+            if dropped is not None:
+                scores[:, :kept][:, dropped[kv]] = -torch.inf
+            out.append(scores.softmax(dim=-1) @ values[kv])
+        hidden = hidden + attention.o_proj(torch.cat(out, dim=-1))[None]
+        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+    logits: torch.Tensor = model.lm_head(model.model.norm(hidden))[0, -1]
+    return logits
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    return torch.cat([-x[..., half:], x[..., :half]], dim=-1)
+
+
+def test_blocks_hold_rows_of_about_one_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with one_thread():
+        model = load(model_info(folder, "float32"))[0]
+        rows = [make_row(model, seed) for seed in range(12)]
+        expected = [alone(model, r) for r in rows]
+        one = max(padded_bytes([r.cache], 60) for r in rows)
+        monkeypatch.setattr(decode, "BLOCK_BYTES", 3 * one)
+        decoder = Decoder(model)
+        chunks = list(decoder._chunks(rows)) if decoder._prepare() is None else []
+        assert 2 < len(chunks) < 12
+        assert sorted(map(id, (r for c in chunks for r in c))) == sorted(map(id, rows))
+        monkeypatch.setattr(decode, "BLOCK_BYTES", 1)
+        assert [len(c) for c in decoder._chunks(rows)] == [1] * 12
+        decoder.decode(rows)
+        assert [r.tokens for r in rows] == expected

@@ -253,7 +253,7 @@ def test_a_search_improves_on_drawing_at_random() -> None:
         return sum(parts) / len(parts)
 
     found, drawn = [], []
-    for seed in range(3):
+    for seed in range(8):
         found.append(max(closeness(c) for c in search(seed, 80, value=closeness)))
         grammar = PressGrammar(seed)
         fresh = [grammar.propose(Request(TASK, i, None, ())).candidate for i in range(80)]

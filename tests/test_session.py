@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bad_presses import BAD
-from galoop.domains.kv_compression.session import Options, Session
+from galoop.domains.kv_compression.session import EXAMPLES_AT_ONCE, Options, Session
 from galoop.errors import UsageError
 from galoop.isolation import Limits, Tier, available_tiers
 from galoop.types import Candidate, Example, Outcome, State
@@ -223,7 +223,7 @@ def test_a_press_starts_afresh_with_every_example(session: Session) -> None:
 
 
 def test_an_artifact_that_fails_on_a_later_example(session: Session) -> None:
-    asked = [example(i, 40 + i) for i in range(20)]
+    asked = [example(i, 40 + i) for i in range(EXAMPLES_AT_ONCE + 4)]
     lengths = [len(session.tokenise(e)[0]) for e in asked]
     fragile = folder_artifact(
         press_that(
@@ -232,11 +232,11 @@ def test_an_artifact_that_fails_on_a_later_example(session: Session) -> None:
         )
     )
     found = run(session, {"fragile": fragile}, asked)
-    assert len(found["reference"]) == 20
+    assert len(found["reference"]) == EXAMPLES_AT_ONCE + 4
     states = [o.state for o in found["fragile"]]
     assert states[4] is State.FAILED
     assert states[:4] == [State.SCORED] * 4
-    assert len(states) == 16  # not evaluated in the chunks that follow
+    assert len(states) == EXAMPLES_AT_ONCE  # not evaluated in the chunks that follow
     assert all(n != lengths[4] for i, n in enumerate(lengths) if i != 4)
 
 

@@ -1,15 +1,16 @@
 """Greedy decoding of many compressed caches at once, with the answers of one at a time.
 
 Rows that belong to different artifacts and different examples share each forward pass
-(:mod:`.packed`). Rows may have different kept lengths, different kept lengths per layer, and masked
-keys per head.
+(:mod:`.packed`, :mod:`.padded`). Rows may have different kept lengths, different kept lengths per
+layer, and masked keys per head.
 
 A *draft* (the gold answer, or the answer that the reference gave) is checked in the same pass as
 the question: it is accepted while it equals the arg-max, and decoding goes on greedily after it.
 
 Where a packed pass gives the same bits as kvpress's own one-by-one pass, which is tried out once
-for each model, its answers stand. Elsewhere it rounds differently, and whenever the two best logits
-of a decided token lie closer than a margin, the row is decoded again exactly as kvpress does it.
+for each model, its answers stand. Elsewhere passes round differently anyhow: attention is padded,
+which is faster, and whenever the two best logits of a decided token lie closer than a margin, the
+row is decoded again exactly as kvpress does it.
 Equal answers come before speed.
 """
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from galoop.domains.kv_compression.capture import attention_modules
 from galoop.domains.kv_compression.packed import CompressedCache, GrowingCache, Piece, forward
+from galoop.domains.kv_compression.padded import PaddedRow, PaddedRows, padded_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +37,9 @@ MARGINS = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
 
 #: Most rows in a pass for which drafts are tried.
 DRAFTED_ROWS = 8
+
+#: Most bytes of a padded block; a row that needs more is alone in its block.
+BLOCK_BYTES = 512 * 2**20
 
 
 @dataclass(eq=False)
@@ -109,8 +114,8 @@ class Decoder:
         alone = [row for row in rows if row.eager]
         packed = [row for row in rows if not row.eager]
         with torch.inference_mode():
-            for start in range(0, len(packed), self._batch):
-                self._decode_chunk(packed[start : start + self._batch])
+            for chunk in self._chunks(packed):
+                self._decode_chunk(chunk)
             for row in alone:
                 row.tokens, row.exact = self._decode_alone(row), True
         self.stats.rows += len(rows)
@@ -137,12 +142,37 @@ class Decoder:
             if same_bits(self._model, self._grouping):
                 self._margin = 0.0
 
+    @property
+    def _padded(self) -> bool:
+        return bool(self._margin)
+
+    def _chunks(self, rows: list[Row]) -> Iterator[list[Row]]:
+        """Rows that share their passes; in padded ones, rows of about one size."""
+        if not self._padded:
+            for start in range(0, len(rows), self._batch):
+                yield rows[start : start + self._batch]
+            return
+        chunk: list[Row] = []
+        for row in sorted(rows, key=lambda r: sum(k.shape[1] for k in r.cache.keys)):
+            caches = [r.cache for r in (*chunk, row)]
+            full = len(chunk) == self._batch
+            if chunk and (full or padded_bytes(caches, _room([*chunk, row])) > BLOCK_BYTES):
+                yield chunk
+                chunk = []
+            chunk.append(row)
+        if chunk:
+            yield chunk
+
     def _decode_chunk(self, rows: list[Row]) -> None:
         for row in rows:
             # Of many rows one is always wrong, so that drafts save no pass but cost their tokens.
             few = self._always_draft or len(rows) <= DRAFTED_ROWS
             row.draft = row.draft[: row.max_new_tokens - 1] if few else []
-        states = [_Growing(row) for row in rows]
+        if self._padded:
+            block = PaddedRows([row.cache for row in rows], _room(rows))
+            states = [_Growing(row, own) for row, own in zip(rows, block.rows, strict=True)]
+        else:
+            states = [_Growing(row) for row in rows]
         close = self._verify(states)
         while active := [s for s in states if not self._done(s.row) and s.row not in close]:
             self._step(active, close)
@@ -182,7 +212,8 @@ class Decoder:
 
     def _forward(self, pieces: list[Piece]) -> list[tuple[int, bool]]:
         """Next token after each piece, and whether the decision is clear."""
-        logits = forward(self._model, pieces, self._grouping)
+        padded = isinstance(pieces[0].cache, PaddedRow)
+        logits = forward(self._model, pieces, self._grouping, padded=padded)
         self.stats.passes += 1
         best = logits.topk(2, dim=-1).values.float()
         margin = self._margin or 0.0
@@ -212,16 +243,26 @@ class Decoder:
         return stopped or len(row.tokens) >= row.max_new_tokens
 
 
+def _room(rows: Sequence[Row]) -> int:
+    return max(len(row.question_ids) + row.max_new_tokens for row in rows)
+
+
 class _Growing:
     """A row with its growing cache."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, cache: PaddedRow | None = None) -> None:
         self.row = row
-        self._cache = GrowingCache(row.cache, len(row.question_ids) + row.max_new_tokens)
+        self._cache = cache or GrowingCache(row.cache, _room([row]))
 
     def first(self) -> list[Piece]:
-        """The question in one piece, and each token of the draft as a step of its own."""
+        """The question in one piece, and each token of the draft as a step of its own.
+
+        A padded pass is no image of kvpress's calls: there they are one piece.
+        """
         n = len(self.row.question_ids)
+        if isinstance(self._cache, PaddedRow):
+            ids = [*self.row.question_ids, *self.row.draft]
+            return [Piece(self._cache, ids, 0, wanted=1 + len(self.row.draft))]
         question = Piece(self._cache, self.row.question_ids, 0)
         return [question, *(Piece(self._cache, [t], n + j) for j, t in enumerate(self.row.draft))]
 

@@ -16,6 +16,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from galoop.domains.kv_compression.padded import ATTENTION as PADDED
+from galoop.domains.kv_compression.padded import PaddedPass
+from galoop.domains.kv_compression.padded import attend as padded_attend
+
 if TYPE_CHECKING:
     import torch
 
@@ -97,16 +101,20 @@ class Piece:
 
     Attributes
     ----------
-    cache : GrowingCache
+    cache : GrowingCache or PaddedRow
     ids : list of int
-        A whole question, or one generated (or drafted) token.
+        A whole question, or one generated (or drafted) token; in a padded pass also a question
+        with its draft.
     at : int
         Tokens of the row that were fed before.
+    wanted : int
+        Of so many last tokens the logits are asked for.
     """
 
-    cache: GrowingCache
+    cache: Any
     ids: list[int]
     at: int
+    wanted: int = 1
     start: int = 0  # where the piece lies in the packed sequence
 
 
@@ -129,11 +137,13 @@ class _Pack:
         return self.masks[n, total]
 
 
-def forward(model: Any, pieces: Sequence[Piece], grouping: Grouping | None) -> torch.Tensor:
-    """Feed the pieces; logits after the last token of each, shape (pieces, vocabulary).
+def forward(
+    model: Any, pieces: Sequence[Piece], grouping: Grouping | None, *, padded: bool = False
+) -> torch.Tensor:
+    """Feed the pieces; logits after the wanted tokens of each, shape (wanted, vocabulary).
 
     Pieces of one row must be in the order of its text. ``grouping`` None leaves all tokens in one
-    matrix product.
+    matrix product. ``padded`` computes attention as :mod:`.padded` does, for rows of one block.
     """
     import torch
 
@@ -145,18 +155,22 @@ def forward(model: Any, pieces: Sequence[Piece], grouping: Grouping | None) -> t
         ids += piece.ids
         positions += range(first, first + len(piece.ids))
     lengths = [len(p.ids) for p in pieces]
-    with _packed_attention(model), _grouped(grouping, lengths):
+    what: dict[str, Any] = {"galoop_pack": _Pack(pieces)}
+    if padded:
+        what = {"galoop_pass": PaddedPass(pieces, model.device)}
+    with _attention(model, padded), _grouped(grouping, lengths):
         hidden = model.model(
             input_ids=torch.tensor([ids], device=model.device),
             position_ids=torch.tensor([positions], device=model.device),
             past_key_values=_passing_cache(),
             use_cache=True,
-            galoop_pack=_Pack(pieces),
+            **what,
         ).last_hidden_state
-    last = torch.tensor([p.start + len(p.ids) - 1 for p in pieces], device=model.device)
-    picked = hidden[:, last]
+    ends = [(p.start + len(p.ids), p.wanted) for p in pieces]
+    last = [end - n + i for end, n in ends for i in range(n)]
+    picked = hidden[:, torch.tensor(last, device=model.device)]
     # The head sees one token at a time in kvpress, whatever the length of the piece.
-    with _grouped(grouping, [1] * len(pieces)):
+    with _grouped(grouping, [1] * len(last)):
         logits: torch.Tensor = model.lm_head(picked)[0]
     return logits
 
@@ -285,13 +299,14 @@ def _masked(
 
 
 @contextmanager
-def _packed_attention(model: Any) -> Iterator[None]:
+def _attention(model: Any, padded: bool) -> Iterator[None]:
     import kvpress  # noqa: F401 - wraps the attention functions so that masked keys are handled
     from transformers import AttentionInterface
 
-    AttentionInterface.register(ATTENTION, _attend)
+    name, function = (PADDED, padded_attend) if padded else (ATTENTION, _attend)
+    AttentionInterface.register(name, function)
     before = model.config._attn_implementation
-    model.config._attn_implementation = ATTENTION
+    model.config._attn_implementation = name
     try:
         yield
     finally:

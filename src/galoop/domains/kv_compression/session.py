@@ -33,7 +33,9 @@ logger = logging.getLogger(__name__)
 
 #: Raise when a change of the harness changes answers or scores: old outcomes then count no more.
 HARNESS_VERSION = 1
-EXAMPLES_AT_ONCE = 16
+#: Most examples that are prefilled, compressed and decoded together: rows that share a pass cost
+#: less each, and what a killed run loses is at most this.
+EXAMPLES_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -202,14 +204,33 @@ class Session:
         out: set[str] = set()
         with ExitStack() as stack:
             runners = {s.key: stack.enter_context(self._runner(s)) for s in systems if s.candidate}
-            for start in range(0, len(examples), EXAMPLES_AT_ONCE):
-                chunk = examples[start : start + EXAMPLES_AT_ONCE]
+            for chunk in self._chunks(examples):
                 live = [s for s in systems if s.key not in out]
                 if not live:
                     return
                 rows = self._run_chunk(live, runners, chunk, repeat)
                 out |= {s.key for s, _, o in rows if o.state in (State.INVALID, State.FAILED)}
                 yield rows
+
+    def _chunks(self, examples: Sequence[Example]) -> Iterator[list[Example]]:
+        """Examples that are worked on together, as many as the memory for captures holds."""
+        config = self._loaded[0].config
+        heads = config.num_attention_heads
+        dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        token = config.hidden_size + 2 * config.num_key_value_heads * dim
+        token *= config.num_hidden_layers * self._loaded[0].dtype.itemsize
+        chunk: list[Example] = []
+        used = 0
+        for example in examples:
+            size = token * len(self.tokenise(example)[0])
+            full = len(chunk) == EXAMPLES_AT_ONCE
+            if chunk and (full or used + size > self.options.capture_bytes):
+                yield chunk
+                chunk, used = [], 0
+            chunk.append(example)
+            used += size
+        if chunk:
+            yield chunk
 
     def _run_chunk(
         self,

@@ -27,6 +27,9 @@ from galoop.types import Candidate
 
 #: Share of fresh programs that are plain.
 PLAIN = 0.8
+#: Share of plain ones in which a signal stands beside the press that the search started from: a
+#: repair that keeps what it repairs is likelier to keep what that was good at.
+BESIDE = 0.75
 
 SPACE = """\
 What the press grammar can write. A program scores the tokens of the context and keeps the highest,
@@ -78,7 +81,7 @@ class PressGrammar(GrammarProposer[Program]):
         # any comes again; then pairs of what paid.
         unseen = [n for n in choose.signal_names() if n != BASE and f"use {n}" not in self.choices]
         if unseen:
-            beside = [BASE] if choose.base and context.rng.random() < 0.5 else []
+            beside = [BASE] if choose.base and context.rng.random() < BESIDE else []
             return plain_program(choose, [*beside, context.rng.choice(unseen)])
         first = choose.text("signal", choose.signal_names())
         rest = [n for n in choose.signal_names() if n != first]

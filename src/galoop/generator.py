@@ -107,6 +107,7 @@ class Generator:
             seed=seed,
             fresh=self._config.generator.fresh,
             start=[parent],
+            suites=self._losses if self._looks else None,
         )
         self.result.stopped_by = search.run(problem)
         self._try_the_rest()
@@ -131,6 +132,11 @@ class Generator:
         if feedback.state is State.SCORED and not is_parent and promising and self._keeps(feedback):
             self._try_candidate(candidate, accuracy)
         return feedback
+
+    def _losses(self, candidate: Candidate) -> Mapping[str, float]:
+        """The look at the suites, for a search that asks for it."""
+        system = self._session.artifact(candidate, "candidate")
+        return self._regression.look(system, self._stage, self._meter).losses
 
     def _keeps(self, feedback: Feedback) -> bool:
         """Whether the look at the suites leaves hope for the gate."""

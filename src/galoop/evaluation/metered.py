@@ -79,6 +79,19 @@ class MeteredProposer:
                 return made
             rejected.append(made.rejected)
 
+    def finish(self, interrupted: bool = False) -> None:
+        """End what the proposer has running (an agent); what it spent at last is entered.
+
+        Parameters
+        ----------
+        interrupted : bool
+            Whether the search broke off, so that nothing is to be waited for.
+        """
+        finish = getattr(self._proposer, "finish", None)
+        cost = finish(interrupted) if finish is not None else None
+        if cost is not None:
+            self._store.spend(self._spend(cost))
+
     def _attempt(self, request: Request) -> Proposal:
         key = f"{self._stage}/proposal/{request.index}.{len(request.rejected)}"
         record = self._records.get(key)
@@ -136,18 +149,19 @@ class MeteredProposer:
                 },
                 key=key,
             )
-            self._store.spend(
-                Spend(
-                    stage=self._stage,
-                    who=self.name,
-                    kind="proposal",
-                    dollars=cost.dollars,
-                    input_tokens=cost.input_tokens,
-                    output_tokens=cost.output_tokens,
-                    wall_seconds=cost.seconds,
-                    source=cost.priced_by,
-                )
-            )
+            self._store.spend(self._spend(cost))
+
+    def _spend(self, cost: Cost) -> Spend:
+        return Spend(
+            stage=self._stage,
+            who=self.name,
+            kind="proposal",
+            dollars=cost.dollars,
+            input_tokens=cost.input_tokens,
+            output_tokens=cost.output_tokens,
+            wall_seconds=cost.seconds,
+            source=cost.priced_by,
+        )
 
 
 def _cost(record: Mapping[str, Any]) -> Cost:

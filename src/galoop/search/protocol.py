@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from galoop.proposers.protocol import Proposer, Task
+from galoop.proposers.protocol import Evaluated, Proposer, Task
 from galoop.types import Candidate, Feedback
 
 
@@ -53,10 +53,20 @@ class Problem:
 
 
 class Search(Protocol):
-    """A search engine. Its own caches, budgets and resume are not relied upon."""
+    """A search engine. Its own caches, budgets and resume are not relied upon.
+
+    It may also have an attribute ``refined``, a sequence of
+    :class:`~galoop.proposers.protocol.Evaluated`: several different candidates, the best first,
+    that it ends with (see :func:`refined`).
+    """
 
     name: str
 
     def run(self, problem: Problem) -> str:
         """Search until ``evaluate`` raises :class:`StopSearch`; returns its reason."""
         ...
+
+
+def refined(search: Search) -> tuple[Evaluated, ...]:
+    """The different candidates that a search ended with; empty where an engine names none."""
+    return tuple(getattr(search, "refined", ()))

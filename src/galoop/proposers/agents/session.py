@@ -1,0 +1,316 @@
+"""One session of an agent: folders made, program started, calls taken, end enforced."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from galoop.config import ExperimentConfig
+from galoop.proposers.agents import sandbox, task
+from galoop.proposers.agents.adapter import Adapter, Bill, Job
+from galoop.proposers.agents.process import AgentProcess
+from galoop.proposers.agents.server import Call, EvaluationServer
+from galoop.proposers.agents.worktree import TASK, Worktree
+from galoop.proposers.protocol import Cost, Request
+from galoop.types import Candidate
+
+#: What is known of a session, and what its agent printed.
+FACTS, TRANSCRIPT = "session.json", "transcript.jsonl"
+_POLL_SECONDS = 0.1
+#: Calls of the evaluation command beyond which an agent is taken to be stuck.
+_MAX_CALLS = 10_000
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a session ended.
+
+    Attributes
+    ----------
+    status : {"finished", "failed", "timeout", "flooded", "stopped"}
+        ``stopped``: by us, because the search was over.
+    reason : str
+        In words.
+    """
+
+    status: str
+    reason: str
+
+
+class Session:
+    """An agent at work.
+
+    Parameters
+    ----------
+    adapter : Adapter
+    config : ExperimentConfig
+        Tables ``agent`` and ``isolation``.
+    folder : Path
+        A new folder for everything of this session.
+    request : Request
+        What is asked for; its parent's sources are put into the worktree.
+    evaluations : int
+        How often the agent may have its tree evaluated; 0 gives it no evaluation command.
+    max_dollars : float or None
+        What is left of the search's cap.
+    suites : bool
+        Whether the evaluation command knows the suites.
+
+    Raises
+    ------
+    UsageError, IsolationError, InfrastructureError
+        If the agent cannot be started as the experiment asks.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        config: ExperimentConfig,
+        folder: Path,
+        request: Request,
+        evaluations: int = 0,
+        max_dollars: float | None = None,
+        suites: bool = False,
+    ) -> None:
+        self._adapter = adapter
+        self._knobs = config.agent
+        self.folder = folder
+        self._bill = Bill()
+        self._calls = 0
+        self._spent = self._charged = 0.0
+        self.ended: Ended | None = None
+        sandboxed = sandbox.may_sandbox(config.isolation.tier, config.isolation.require)
+        named = self._knobs.command[0] if self._knobs.command else adapter.program
+        program = sandbox.find_program(named)
+        self._server = EvaluationServer() if evaluations else None
+        try:
+            place = self._make_place(sandboxed)
+            evaluate = str(place.seen("tools") / "gal-evaluate") if evaluations else ""
+            words = task.text(request, evaluate, evaluations, self._knobs.seconds, suites)
+            start = request.parent.candidate.files if request.parent else {}
+            self.worktree = Worktree(
+                place.worktree, request.task.kind, words, start, adapter.leavings
+            )
+            self.worktree.create()
+            self._install_tools(place)
+            self._start(place, program, evaluate, max_dollars)
+        except BaseException:
+            self._close_server()
+            raise
+        self._since = time.monotonic()
+
+    def _make_place(self, sandboxed: bool) -> sandbox.Place:
+        self.folder.mkdir(parents=True)
+        folder = self.folder.absolute()
+        (folder / "home" / "tmp").mkdir(parents=True)
+        tools = folder / "tools"
+        tools.mkdir()
+        socket = self._server.folder if self._server else tools
+        return sandbox.Place(folder / "worktree", folder / "home", tools, socket, sandboxed)
+
+    def _install_tools(self, place: sandbox.Place) -> None:
+        """The evaluation command: a client that holds no address but its socket's."""
+        for name in ("client.py", *self._adapter.files):
+            shutil.copyfile(Path(__file__).with_name(name), place.tools / name)
+        if self._server is None:
+            return
+        seen = place.seen("tools")
+        script = place.tools / "gal-evaluate"
+        script.write_text(
+            f"#!/bin/sh\nexec '{sys.executable}' -I '{seen / 'client.py'}' "
+            f"--socket '{place.seen('socket') / self._server.path.name}' \"$@\"\n",
+            encoding="utf-8",
+        )
+        script.chmod(0o755)
+
+    def _start(
+        self, place: sandbox.Place, program: Path, evaluate: str, max_dollars: float | None
+    ) -> None:
+        knobs = self._knobs
+        path = str(place.seen("worktree") / TASK)
+        job = Job(
+            prompt=task.prompt(path, evaluate),
+            program=str(program),
+            worktree=str(place.seen("worktree")),
+            home=str(place.seen("home")),
+            tools=str(place.seen("tools")),
+            task=path,
+            model=knobs.model,
+            arguments=(*knobs.command[1:], *knobs.arguments),
+            seconds=knobs.seconds,
+            max_dollars=max_dollars,
+            sandboxed=place.sandboxed,
+        )
+        keys = (*self._adapter.keys, *knobs.environment)
+        argv = self._adapter.argv(job)
+        variables = sandbox.environment(place, program, keys, self._adapter.environment(job))
+        self.secrets = [variables[k] for k in keys if len(variables.get(k, "")) >= 8]
+        line = argv
+        if place.sandboxed:
+            readable = [Path(p).expanduser() for p in knobs.readable]
+            line = sandbox.command(
+                place, argv, program, readable, knobs.network, hidden=self.folder
+            )
+        self._facts: dict[str, Any] = {
+            "adapter": self._adapter.name,
+            "model": knobs.model,
+            "sandboxed": place.sandboxed,
+        }
+        self._write()
+        self._process = AgentProcess(
+            line,
+            variables,
+            place.worktree,
+            self._adapter.stdin(job),
+            self._adapter.parser(),
+            self.folder / TRANSCRIPT,
+            self.secrets,
+            guarded=not place.sandboxed,
+        )
+
+    # -- while it runs ----------------------------------------------------------------------
+
+    def next(self) -> Call | Ended:
+        """The agent's next call of the evaluation command, or how the session ended."""
+        self._since = time.monotonic()
+        while self.ended is None:
+            over = self._over()
+            if over is not None:
+                self._finish(over)
+                break
+            try:
+                call = self._server.calls.get(timeout=_POLL_SECONDS) if self._server else None
+            except queue.Empty:
+                continue
+            if call is None:
+                time.sleep(_POLL_SECONDS)
+                continue
+            self._calls += 1
+            # The time until the next call of this method is an evaluation's, not the agent's.
+            self._spent += time.monotonic() - self._since
+            return call
+        assert self.ended is not None
+        return self.ended
+
+    def _over(self) -> Ended | None:
+        process = self._process
+        if process.flooded:
+            return Ended("flooded", "the agent printed too much and was ended")
+        if self._calls > _MAX_CALLS:
+            return Ended("flooded", f"the agent called for evaluations {self._calls} times")
+        if self._spent + time.monotonic() - self._since > self._knobs.seconds:
+            return Ended("timeout", f"the agent ran over its {self._knobs.seconds:g} s")
+        if process.running:
+            return None
+        process.end()  # all that it printed has been read after this
+        code, error = process.code, process.parser.reading.error
+        if code == 0 and not error:
+            return Ended("finished", "the agent ended")
+        words = error or process.last_words().rpartition("\n")[2] or "it said nothing"
+        return Ended("failed", f"the agent failed with exit code {code}: {words[:500]}")
+
+    def stop(self, patience: float) -> Ended:
+        """End the session: after ``patience`` seconds it is killed; idempotent."""
+        self._since = time.monotonic()
+        self._close_server()
+        if self.ended is None:
+            self._process.end(patience)
+            self._finish(Ended("stopped", "the search was over"))
+        assert self.ended is not None
+        return self.ended
+
+    def _finish(self, ended: Ended) -> None:
+        self._process.end()
+        self._spent += time.monotonic() - self._since
+        self._since = time.monotonic()
+        self._close_server()
+        self.ended = ended
+        reading = self._process.parser.reading
+        self._facts |= {
+            "status": ended.status,
+            "reason": ended.reason,
+            "exit_code": self._process.code,
+            "input_tokens": reading.input_tokens,
+            "output_tokens": reading.output_tokens,
+            "dollars": reading.dollars,
+            "seconds": round(self._spent, 3),
+            "text": reading.text,
+            "stderr": self._process.last_words(),
+        }
+        self._write()
+        shutil.rmtree(self.folder / "home", ignore_errors=True)
+
+    def _close_server(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    # -- what it leaves ---------------------------------------------------------------------
+
+    def cost(self) -> Cost:
+        """What was spent since the last call of this method.
+
+        While the agent works, dollars that it has not reported count as none; at its end they are
+        unknown if it never reported any.
+        """
+        tokens_in, tokens_out, dollars = self._bill.since(self._process.parser.reading)
+        seconds = max(0.0, self._spent - self._charged)
+        self._charged = self._spent
+        self._facts["charged"] = asdict(self._bill)
+        self._write()
+        unknown = self.ended is not None and self._process.parser.reading.dollars is None
+        return Cost(None if unknown else dollars, tokens_in, tokens_out, seconds)
+
+    def about(self) -> dict[str, Any]:
+        """Small facts for the log."""
+        sandboxed = bool(self._facts["sandboxed"])
+        return {
+            "agent": self._adapter.name,
+            "session": self.folder.name,
+            "sandboxed": sandboxed,
+        }
+
+    def read(self, note: str) -> Candidate:
+        """What lies in the worktree now (see :meth:`Worktree.read`)."""
+        return self.worktree.read(note, self.secrets)
+
+    def log(self, entry: Mapping[str, Any]) -> None:
+        """Append to the session's list of what was handed in."""
+        with open(self.folder / "submissions.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry, ensure_ascii=True, default=str) + "\n")
+
+    def _write(self) -> None:
+        write_facts(self.folder, self._facts)
+
+
+def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write ``session.json``, wholly or not at all."""
+    new = folder / "session.new"
+    new.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    new.replace(folder / FACTS)
+
+
+def unpaid(folder: Path, adapter: Adapter) -> Cost | None:
+    """What a session spent that was killed together with this program; None if it was not.
+
+    Its transcript is read again, and the session is marked so that it is charged once.
+    """
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        lines = (folder / TRANSCRIPT).read_bytes().splitlines()
+    except (OSError, ValueError):
+        return None
+    if "status" in facts:
+        return None
+    parser = adapter.parser()
+    for line in lines:
+        parser.feed(line)
+    spent = Bill(**facts.get("charged", {})).since(parser.reading)
+    write_facts(folder, {**facts, "status": "killed", "reason": "this program was killed"})
+    return Cost(None if parser.reading.dollars is None else spent[2], spent[0], spent[1])

@@ -23,18 +23,19 @@ from galoop.evaluation.admission import (
 )
 from galoop.evaluation.metered import MeteredProposer
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
+from galoop.excerpts import excerpts_of
+from galoop.excerpts import shorten as shorten
 from galoop.hashing import content_hash, derive_seed
-from galoop.proposers.protocol import Seat, Task
+from galoop.proposers.protocol import Evaluated, Seat, Task
 from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
-from galoop.search.protocol import Problem, Search, StopSearch
+from galoop.search.protocol import Problem, Search, StopSearch, refined
 from galoop.store.run import RunStore
-from galoop.types import Candidate, Example, Excerpt, Feedback, State
+from galoop.types import Candidate, Example, Feedback, State
 
 OBJECTIVES = ("reference_accuracy", "gap")
 _FIRST_LOOK = 4
 #: Fresh examples of an admission that are answered before asking whether it can still succeed.
 _BLOCK = 10
-_EXCERPT_CHARACTERS = 700
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class Discriminator:
             start=self._start(),
         )
         self.result.stopped_by = search.run(problem)
+        self._try_refined(refined(search))
         self.result.evaluations = self._meter.evaluations
         return self.result
 
@@ -180,11 +182,14 @@ class Discriminator:
         return feedback
 
     def _looks_met(self, feedback: Feedback, slack: float = 0.0) -> bool:
-        objectives = feedback.objectives
         margin = self._config.admission.screen_margin - slack - 1e-9
+        seen = slack > 0 or feedback.details.get("n") == len(self._screen_seeds)
+        return seen and self._may_attempt(feedback, margin)
+
+    def _may_attempt(self, feedback: Feedback, margin: float) -> bool:
+        objectives = feedback.objectives
         return (
             feedback.state is State.SCORED
-            and (slack > 0 or feedback.details.get("n") == len(self._screen_seeds))
             and len(self.result.attempts) < self._config.admission.attempts
             and self._criterion.looks_met(
                 objectives["reference_accuracy"], objectives["gap"], margin
@@ -230,7 +235,7 @@ class Discriminator:
                 0.5 * accuracy * len(reference.outcomes) / len(examples),
                 {"reference_accuracy": accuracy, "gap": 0.0},
                 reason=f"the reference solves {accuracy:.2f} of the first examples only",
-                excerpts=_excerpts(examples, reference, None),
+                excerpts=excerpts_of(examples, reference, None),
             )
         if artifact.state is not State.SCORED:
             return self._artifact_failed(artifact)
@@ -267,7 +272,7 @@ class Discriminator:
             State.SCORED,
             screening_score(accuracy, gap, self._criterion.tau0),
             {"reference_accuracy": accuracy, "gap": max(0.0, gap)},
-            excerpts=_excerpts(examples, reference, artifact),
+            excerpts=excerpts_of(examples, reference, artifact),
             details={"n": len(reference.outcomes)},
         )
 
@@ -285,6 +290,26 @@ class Discriminator:
         return both[0], both[1]
 
     # -- admission --------------------------------------------------------------------------
+
+    def _try_refined(self, candidates: Sequence[Evaluated]) -> None:
+        """What several islands ended with, one at a time, while attempts are left.
+
+        They need not exceed the criterion by the margin: no better ones will come.
+        """
+        if not candidates or self.result.found is not None:
+            return
+        self._store.event(
+            "refined",
+            {"stage": self._stage, "keys": [one.candidate.key for one in candidates]},
+            key=f"{self._stage}/refined",
+        )
+        tried = {attempt.candidate.key for attempt in self.result.attempts}
+        try:
+            for one in candidates:
+                if one.candidate.key not in tried and self._may_attempt(one.feedback, 0.0):
+                    self._try_to_admit(one.candidate, one.feedback)
+        except StopSearch as stop:
+            self.result.stopped_by = stop.reason
 
     def _try_to_admit(self, candidate: Candidate, feedback: Feedback) -> None:
         knobs = self._config.admission
@@ -370,31 +395,3 @@ def screening_score(accuracy: float, gap: float, tau0: float) -> float:
 
 def _floor(state: State, reason: str, details: dict[str, Any] | None = None) -> Feedback:
     return Feedback(state, 0.0, dict.fromkeys(OBJECTIVES, 0.0), reason, details=details or {})
-
-
-def _excerpts(
-    examples: Sequence[Example], reference: Scores, artifact: Scores | None
-) -> tuple[Excerpt, ...]:
-    """At most one example that was lost and one that was kept, shortened."""
-    chosen: dict[bool, Excerpt] = {}
-    for i, row in enumerate(reference.outcomes):
-        other = artifact.outcomes[i][0] if artifact is not None else None
-        lost = (row[0].score or 0) > ((other.score or 0) if other else 0)
-        if lost in chosen:
-            continue
-        example = examples[i]
-        chosen[lost] = Excerpt(
-            prompt=shorten(example.context) + "\n" + example.question,
-            gold=", ".join(example.answers),
-            reference=row[0].answer[:200],
-            artifact=other.answer[:200] if other else "",
-        )
-    return tuple(chosen.values())
-
-
-def shorten(text: str, limit: int = _EXCERPT_CHARACTERS) -> str:
-    """Head and tail of a long text."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]} […] {text[-half:]}"

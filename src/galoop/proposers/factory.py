@@ -20,3 +20,24 @@ def grammar(seat: Seat) -> Proposer:
         f"the grammar has no space of artifacts for the domain {seat.domain!r}",
         "choose another proposer (`gal list proposers`)",
     )
+
+
+def language_model(seat: Seat) -> Proposer:
+    """Any language model through litellm (extra `llm`), or any OpenAI-compatible server."""
+    from galoop.proposers.language_model import LanguageModelProposer
+
+    return LanguageModelProposer(seat)
+
+
+def files(seat: Seat) -> Proposer:
+    """Each request in a folder, and a wait for its answer: a person or another program."""
+    from galoop.proposers.files import FilesProposer
+
+    return FilesProposer(seat)
+
+
+def recorded(seat: Seat) -> Proposer:
+    """What an earlier run proposed, handed back without any model."""
+    from galoop.proposers.recorded import RecordedProposer
+
+    return RecordedProposer(seat)

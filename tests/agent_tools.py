@@ -130,6 +130,7 @@ def work(
     tier: str = "auto",
     slices: Sequence[Any] = (B1,),
     store: Any = None,
+    search: Any = None,
     **changes: Any,
 ) -> Worked:
     """A generator's search by a scripted agent."""
@@ -138,7 +139,7 @@ def work(
         (),
         slices,
         config=config,
-        search=AgentSearch(),
+        search=search or AgentSearch(),
         proposer=seated(config, folder),
         store=store,
     )

@@ -221,8 +221,9 @@ class RandomProposer:
                 does,
             )
         else:
-            assert request.parent is not None
-            skills = artifact_spec(request.parent.candidate)["skills"]
+            skills = [0.4] * TOPICS
+            if request.parent is not None:
+                skills = artifact_spec(request.parent.candidate)["skills"]
             skills = [
                 round(min(1.0, max(0.0, s + rng.choice([-0.2, 0.0, 0.3]))), 2) for s in skills
             ]

@@ -158,6 +158,7 @@ class _Island:
             seed=derive_seed(seat.problem.seed, self.name),
             start=(seed.candidate,),
             fresh=0,
+            suites=None,  # to be called in the caller's thread only
         )
         self._thread = Thread(target=self._run, args=(engine, own), name=self.name, daemon=True)
 

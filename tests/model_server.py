@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -91,10 +91,8 @@ def serving(script: Script) -> Iterator[ModelServer]:
             else:
                 reply = script[min(number, len(script) - 1)]
             time.sleep(reply.delay)
-            try:
+            with suppress(OSError):  # the client may have given up waiting
                 self._answer(reply)
-            except OSError:
-                pass  # the client has given up waiting
 
         def _answer(self, reply: Reply) -> None:
             if reply.drop == "before":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from importlib.util import find_spec
@@ -116,7 +117,7 @@ def test_pauses_double() -> None:
     with serving([Reply(status=500), Reply(status=500), Reply(status=500), OK]) as server:
         ask(server, backoff=0.1)
     times = [asked.at for asked in server.asked]
-    pauses = [b - a for a, b in zip(times, times[1:], strict=False)]
+    pauses = [b - a for a, b in itertools.pairwise(times)]
     assert pauses[0] >= 0.1
     assert pauses[1] >= 0.2
     assert pauses[2] >= 0.4
@@ -160,15 +161,20 @@ def test_nobody_listens() -> None:
     assert error.value.cost.priced_by == "none"
 
 
-def test_a_body_that_is_no_answer_is_no_answer() -> None:
-    for raw in (b"<html>oops</html>", b'{"choices": []}', b"{}", b"\xff\xfe", b""):
-        with serving([Reply(raw=raw)]) as server:
-            try:
-                made = ask(server, retries=1)
-            except ModelUnavailable as error:
-                assert error.reason
-            else:
-                assert made.text == ""
+@pytest.mark.parametrize("raw", [b"<html>oops</html>", b"{}", b"[]", b"\xff\xfe", b""])
+def test_a_body_that_cannot_be_read_is_no_answer_and_may_have_cost(raw: bytes) -> None:
+    with serving([Reply(raw=raw)]) as server:
+        with pytest.raises(ModelUnavailable, match="no answer") as error:
+            ask(server, retries=1, output_price=1.0)
+        assert server.calls == 2
+    assert error.value.cost.output_tokens == 2 * 1000
+    assert error.value.cost.dollars == pytest.approx(2000e-6)
+
+
+@pytest.mark.parametrize("raw", [b'{"choices": []}', b'{"choices":[{"message":{}}]}'])
+def test_an_answer_without_text_is_an_empty_one(raw: bytes) -> None:
+    with serving([Reply(raw=raw)]) as server:
+        assert ask(server).text == ""
 
 
 @pytest.mark.parametrize("finish", ["length", "stop", "content_filter"])

@@ -20,11 +20,8 @@ _LONGEST_RETRY_AFTER = 300.0
 #: Statuses that no further try and no other prompt would change.
 _FATAL = frozenset({401, 402, 403, 404})
 _TRANSIENT = frozenset({408, 409, 425, 429})
-#: Errors of the connection after the request was sent: the server may have worked, and charge.
-_MAYBE_CHARGED = frozenset(
-    {"ReadTimeout", "ReadError", "RemoteProtocolError", "Timeout", "APITimeoutError"}
-)
-#: Not sent, or answered with a refusal.
+#: Not sent, or answered with an error status. Whatever else goes wrong (time is over, connection
+#: lost, unreadable answer) may be charged: the server may have worked.
 _NOT_CHARGED = frozenset(
     {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror", "HTTPStatusError"}
 )
@@ -101,16 +98,18 @@ class LiteLLM:
             "temperature": knobs.temperature,
         }
         try:
-            return self._litellm.completion(
-                model=knobs.model,
-                messages=[dict(m) for m in messages],
-                max_tokens=knobs.max_output_tokens,
-                timeout=knobs.timeout,
-                num_retries=0,
-                max_retries=0,  # the provider's own client: the tries are counted here
-                drop_params=True,
-                **{name: value for name, value in optional.items() if value is not None},
-            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # pydantic's, on modules that litellm loads late
+                return self._litellm.completion(
+                    model=knobs.model,
+                    messages=[dict(m) for m in messages],
+                    max_tokens=knobs.max_output_tokens,
+                    timeout=knobs.timeout,
+                    num_retries=0,
+                    max_retries=0,  # the provider's own client: the tries are counted here
+                    drop_params=True,
+                    **{name: value for name, value in optional.items() if value is not None},
+                )
         except Exception as error:
             if _may_be_charged(error):
                 self._lost += 1
@@ -277,5 +276,4 @@ def _chain(error: BaseException | None) -> set[str]:
 
 
 def _may_be_charged(error: BaseException) -> bool:
-    names = _chain(error)
-    return bool(names & _MAYBE_CHARGED) and not names & _NOT_CHARGED
+    return _is_transient(error) and not _chain(error) & _NOT_CHARGED

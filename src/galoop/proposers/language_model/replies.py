@@ -153,7 +153,7 @@ def _is_program(text: str) -> bool:
     """Whether a text parses and defines something: single words and numbers parse too."""
     if _problem(_PROBE, text):
         return False
-    defining = (ast.FunctionDef, ast.Assign, ast.AnnAssign, ast.ClassDef, ast.Import)
+    defining = (ast.FunctionDef, ast.Assign, ast.ClassDef, ast.Import)
     return any(isinstance(node, defining) for node in ast.parse(text).body)
 
 

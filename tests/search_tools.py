@@ -67,11 +67,12 @@ def searched(
     cost: Cost | None = None,
     frozen: Sequence[str] = (),
     world: World | None = None,
+    proposer: Any = None,
 ) -> Searched:
     config = config or fake.config()
     world, progress = world or World(), Kept()
     store = MemoryStore() if store is None else store
-    proposer = ListProposer(probes, cost)
+    proposer = proposer or ListProposer(probes, cost)
     world.proposer = lambda kind, seed: proposer
     session = FakeSession(config, world)
     evaluator = PairedEvaluator(session, store, config.evaluation.repeats, progress)

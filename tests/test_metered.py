@@ -130,8 +130,8 @@ def test_a_refused_answer_costs_no_evaluation() -> None:
     assert found.result.candidates == 4
     assert found.result.evaluations == 4 * 24
     assert found.result.rejected == {}, "they are proposals, not candidates"
-    assert len(model.requests) == 8 + 2, "the fifth pair is asked for before the cap is met"
-    assert found.store.total("round-1/discriminator").dollars == 10 * 0.5
+    assert len(model.requests) == 8, "what could not be evaluated any more is not asked for"
+    assert found.store.total("round-1/discriminator").dollars == 8 * 0.5
 
 
 def test_too_many_in_a_row_end_the_search_and_keep_what_was_found() -> None:

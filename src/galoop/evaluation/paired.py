@@ -40,6 +40,7 @@ class Meter:
     max_tokens: int | None = None
     max_proposals: int | None = None
     max_failures: int | None = None
+    tried: int = 0
     tokens: int = 0
     proposals: int = 0
     failures: int = 0
@@ -83,6 +84,7 @@ class Meter:
         if self.patience and since_best >= self.patience:
             raise StopSearch(f"patience: no better one in {self.patience} candidates")
         self.check()
+        self.tried = tried + 1
 
     def check(self, evaluations: int = 0) -> None:
         """Raise StopSearch when ``evaluations`` more would pass a cap."""
@@ -96,6 +98,8 @@ class Meter:
 
     def check_proposal(self) -> None:
         """Raise StopSearch when no further proposal may be paid; what was paid is still used."""
+        if self.max_candidates is not None and self.tried >= self.max_candidates:
+            raise StopSearch(f"candidates: {self.max_candidates} tried")  # it could not be used
         if self.max_proposals is not None and self.proposals >= self.max_proposals:
             raise StopSearch(f"proposals: {self.max_proposals} asked for")
         if self.max_tokens is not None and self.tokens >= self.max_tokens:

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 
-.PHONY: help setup demo test lint test-slow test-embedded docs bench clean
+.PHONY: help setup demo test lint test-slow test-embedded test-agents docs bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -52,6 +52,10 @@ test-slow: .make-dev  ## The tests that take minutes
 test-embedded: .make-dev  ## The tests on the embedded model
 	$(BIN)/gal models fetch smollm2-135m
 	$(BIN)/python -m pytest -m embedded
+
+test-agents: .make-dev  ## Claude Code and Codex (about 750 MB) against a fake API, no key
+	$(PIP) -q -e '.[agents]' claude-agent-sdk openai-codex
+	$(BIN)/python -m pytest -m agents
 
 docs: .make-docs  ## Build the documentation; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

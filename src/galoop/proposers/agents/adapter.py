@@ -113,8 +113,13 @@ class Adapter(ABC):
     name : str
     program : str
         The executable to look for; the experiment file's ``agent.command`` wins over it.
+    bundled : tuple of (str, str)
+        A Python package that brings the program along, and its place in it, used where the program
+        is not on the path.
     keys : tuple of str
         Environment variables with the credentials that it may see; no other gets in.
+    addresses : tuple of str
+        Environment variables that say where its model is and are no secret.
     leavings : frozenset of str
         Names at the top of a worktree that the agent itself writes; they are overlooked.
     files : tuple of str
@@ -123,7 +128,9 @@ class Adapter(ABC):
 
     name: ClassVar[str]
     program: ClassVar[str] = ""
+    bundled: ClassVar[tuple[str, str] | None] = None
     keys: ClassVar[tuple[str, ...]] = ()
+    addresses: ClassVar[tuple[str, ...]] = ()
     leavings: ClassVar[frozenset[str]] = frozenset()
     files: ClassVar[tuple[str, ...]] = ()
 

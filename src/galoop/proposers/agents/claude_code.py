@@ -59,7 +59,9 @@ class ClaudeCode(Adapter):
 
     name = "claude-code"
     program = "claude"
+    bundled = ("claude_agent_sdk", "_bundled/claude")
     keys = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+    addresses = ("ANTHROPIC_BASE_URL",)
     leavings = frozenset({".claude", ".claude.json"})
 
     def argv(self, job: Job) -> list[str]:

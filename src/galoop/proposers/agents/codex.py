@@ -35,14 +35,29 @@ class Codex(Adapter):
 
     name = "codex"
     program = "codex"
+    bundled = ("codex_cli_bin", "bin/codex")
     keys = ("CODEX_API_KEY", "OPENAI_API_KEY")
-    leavings = frozenset({".codex"})
+    addresses = ("OPENAI_BASE_URL",)
+    # Its own sandbox leaves empty folders where it hides what a command must not write.
+    leavings = frozenset({".codex", ".agents", ".aws"})
 
     def argv(self, job: Job) -> list[str]:
-        """Inside our sandbox Codex cannot make one of its own, and does not need it."""
-        inner = "danger-full-access" if job.sandboxed else "workspace-write"
+        """Inside our sandbox Codex cannot make one of its own, and does not need it.
+
+        Its own lets no command reach a socket, and so not our evaluation, unless it gives the
+        network.
+        """
         command = [job.program, "exec", "--json", "--ephemeral", "--ignore-user-config"]
-        command += ["--skip-git-repo-check", "-s", inner, "-C", job.worktree]
+        command += ["--skip-git-repo-check", "-C", job.worktree]
+        if job.sandboxed:
+            command += ["-s", "danger-full-access"]
+        else:
+            command += [
+                "-s",
+                "workspace-write",
+                "-c",
+                "sandbox_workspace_write.network_access=true",
+            ]
         if job.model:
             command += ["-m", job.model]
         return [*command, *job.arguments, "-"]

@@ -33,7 +33,7 @@ def agent(seat: Seat) -> Proposer:
     knobs, isolation = seat.config.agent, seat.config.isolation
     chosen = adapter(knobs.adapter)
     # What cannot work is said before anything is spent.
-    find_program(knobs.command[0] if knobs.command else chosen.program)
+    find_program(knobs.command, chosen)
     may_sandbox(isolation.tier, isolation.require)
     table = seat.config.discriminator if seat.kind == "probe" else seat.config.generator
     if table.search == LOOP:

@@ -22,6 +22,7 @@ class MiniSweAgent(Adapter):
         "MISTRAL_API_KEY",
         "DEEPSEEK_API_KEY",
     )
+    addresses = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "OPENAI_API_BASE")
     files = ("mini_runner.py",)
 
     def argv(self, job: Job) -> list[str]:

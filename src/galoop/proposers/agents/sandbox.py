@@ -9,6 +9,7 @@ refused where ``isolation.require`` is set.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -20,6 +21,7 @@ from galoop.errors import IsolationError, UsageError
 from galoop.isolation import bubblewrap
 from galoop.isolation.contract import Tier
 from galoop.isolation.view import HARDWARE, View, build
+from galoop.proposers.agents.adapter import Adapter
 
 #: Where a sandboxed agent finds its folders.
 INSIDE = Path("/agent")
@@ -95,17 +97,29 @@ def may_sandbox(tier: str, require: bool) -> bool:
     return False
 
 
-def find_program(name: str) -> Path:
+def find_program(command: Sequence[str], adapter: Adapter) -> Path:
     """The executable of an agent.
+
+    Parameters
+    ----------
+    command : sequence of str
+        ``agent.command``; its first word wins over the adapter's own program.
+    adapter : Adapter
 
     Raises
     ------
     UsageError
         If there is none.
     """
+    name = command[0] if command else adapter.program
     if not name:
         raise UsageError("agent.command is empty", "name the program that edits the worktree")
     found = shutil.which(name)
+    if found is None and not command and adapter.bundled is not None:
+        package, place = adapter.bundled
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            found = found or shutil.which(str(Path(folder, place)))
     if found is None:
         raise UsageError(
             f"agent program {name!r} was not found", "install it, or set agent.command to its path"

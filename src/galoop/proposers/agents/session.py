@@ -87,8 +87,7 @@ class Session:
         self._spent = self._charged = 0.0
         self.ended: Ended | None = None
         sandboxed = sandbox.may_sandbox(config.isolation.tier, config.isolation.require)
-        named = self._knobs.command[0] if self._knobs.command else adapter.program
-        program = sandbox.find_program(named)
+        program = sandbox.find_program(self._knobs.command, adapter)
         self._server = EvaluationServer() if evaluations else None
         try:
             place = self._make_place(sandboxed)
@@ -150,7 +149,8 @@ class Session:
         )
         keys = (*self._adapter.keys, *knobs.environment)
         argv = self._adapter.argv(job)
-        variables = sandbox.environment(place, program, keys, self._adapter.environment(job))
+        passed = (*keys, *self._adapter.addresses)
+        variables = sandbox.environment(place, program, passed, self._adapter.environment(job))
         self.secrets = [variables[k] for k in keys if len(variables.get(k, "")) >= 8]
         line = argv
         if place.sandboxed:

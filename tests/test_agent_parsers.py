@@ -194,6 +194,13 @@ def test_budget_and_inner_sandbox() -> None:
     assert "danger-full-access" in codex.argv(Job(**{**JOB.__dict__, "sandboxed": True}))
 
 
+def test_claude_minimal_mode_only_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk")
+    assert "--bare" in adapter("claude-code").argv(JOB)
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    assert "--bare" not in adapter("claude-code").argv(JOB)
+
+
 def test_parsers_are_not_shared() -> None:
     chosen = adapter("codex")
     first: Parser = chosen.parser()

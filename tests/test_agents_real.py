@@ -114,3 +114,15 @@ def test_it_is_told_why_it_was_refused(
     assert "'notes.md'" in worked.proposals[0]["rejected"]
     assert "notes.md" in json.dumps(api.requests[-1][2])
     assert worked.candidates == []
+
+
+@pytest.mark.parametrize("steps", [LOOP], ids=[""])
+@pytest.mark.parametrize("name", ["claude-code"])
+def test_a_subscription_instead_of_a_key(
+    tmp_path: Path, world: World, name: str, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    monkeypatch.setenv("CLAUDE_CODE_OAUTH_TOKEN", "sk-ant-oat01-this-is-no-token")
+    worked = work(tmp_path, name, api, AgentSearch())
+    assert [c["note"] for c in worked.candidates] == ["first", "second"]
+    assert api.requests[0][1]["Authorization"] == "Bearer sk-ant-oat01-this-is-no-token"

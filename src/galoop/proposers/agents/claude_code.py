@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,8 +66,13 @@ class ClaudeCode(Adapter):
     leavings = frozenset({".claude", ".claude.json"})
 
     def argv(self, job: Job) -> list[str]:
-        """Tools are named one by one: skipping permissions is refused to root, and not needed."""
-        command = [job.program, "-p", "--bare", "--output-format", "stream-json", "--verbose"]
+        """Tools are named one by one: skipping permissions is refused to root, and not needed.
+
+        The minimal mode knows keys only, no subscription; the home is empty in either case.
+        """
+        command = [job.program, "-p", "--output-format", "stream-json", "--verbose"]
+        if os.environ.get("ANTHROPIC_API_KEY"):
+            command += ["--bare"]
         command += ["--permission-mode", "acceptEdits"]
         command += ["--allowedTools", "Bash,Read,Edit,Write,Glob,Grep"]
         if job.model:

@@ -120,3 +120,26 @@ def test_in_the_seat_of_gepa(tmp_path: Path, world: World) -> None:
     sessions = sorted((tmp_path / "run" / "proposers" / "stage").glob("session-*"))
     assert 2 <= len(sessions) <= 3
     assert found.store.total("round-1/generator").dollars == 0.5 * len(sessions)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dollars", "prices"),
+    [
+        ({}, None, ""),
+        ({"agent__input_price": 2.0, "agent__output_price": 10.0}, 2.5, "experiment file"),
+        ({"agent__model": "a-model-of-no-table"}, None, ""),
+        ({"agent__model": "gpt-4o-2024-08-06"}, 3.0, "litellm "),  # $2.5 and $10 a million
+    ],
+)
+def test_tokens_without_dollars_are_estimated_where_a_price_is_known(
+    tmp_path: Path, changes: dict[str, object], dollars: float | None, prices: str
+) -> None:
+    if prices == "litellm ":
+        pytest.importorskip("litellm")
+    body = 'say(type="usage", input_tokens=1_000_000, output_tokens=50_000)'
+    config = settings(tmp_path, body, **ONE_SHOT, **changes)
+    cost = seated(config, tmp_path).propose(request()).cost
+    assert cost.dollars == (None if dollars is None else pytest.approx(dollars))
+    assert cost.priced_by == ("unknown" if dollars is None else "estimated")
+    assert cost.prices.startswith(prices)
+    assert (cost.input_tokens, cost.output_tokens) == (1_000_000, 50_000)

@@ -138,3 +138,13 @@ class AgentConfig(Section):
         description="Whether a sandboxed agent has the network, which it needs to reach its model.",
         json_schema_extra=FREE,
     )
+    input_price: float | None = Field(
+        None,
+        ge=0,
+        description="Dollars per million input tokens, for agents that report tokens alone (Codex) "
+        "where litellm's price table is missing, wrong or does not know the model.",
+        json_schema_extra=FREE,
+    )
+    output_price: float | None = Field(
+        None, ge=0, description="Dollars per million output tokens.", json_schema_extra=FREE
+    )

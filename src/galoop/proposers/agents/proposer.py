@@ -34,8 +34,9 @@ class _Agent:
         config = self._seat.config
         table = config.discriminator if self._seat.kind == "probe" else config.generator
         cap = table.max_dollars
-        found = (unpaid(folder, self._adapter) for folder in _sessions(self._seat.folder))
-        self._unpaid = [cost for cost in found if cost is not None]
+        folders = _sessions(self._seat.folder)
+        found = (unpaid(folder, self._adapter, self._knobs) for folder in folders)
+        self._unpaid += [cost for cost in found if cost is not None]
         return Session(
             self._adapter,
             config,
@@ -50,15 +51,7 @@ class _Agent:
         """What was spent since the last proposal, with what a killed session left unpaid."""
         cost = session.cost()
         for before in self._unpaid:
-            dollars = None
-            if cost.dollars is not None and before.dollars is not None:
-                dollars = cost.dollars + before.dollars
-            cost = Cost(
-                dollars,
-                cost.input_tokens + before.input_tokens,
-                cost.output_tokens + before.output_tokens,
-                cost.seconds,
-            )
+            cost = _sum(cost, before)
         self._unpaid = []
         self._dollars += cost.dollars or 0.0
         return cost
@@ -250,6 +243,20 @@ class AgentLoop(_Agent):
             _log_candidate(session, request.index, candidate)
         about = {**session.about(), "status": ended.status}
         return Proposal(candidate, self._cost(session), rejected, about)
+
+
+def _sum(first: Cost, second: Cost) -> Cost:
+    """Both together; as uncertain as the worse of the two."""
+    known = first.dollars is not None and second.dollars is not None
+    sources = {first.priced_by, second.priced_by}
+    return Cost(
+        (first.dollars or 0.0) + (second.dollars or 0.0) if known else None,
+        first.input_tokens + second.input_tokens,
+        first.output_tokens + second.output_tokens,
+        first.seconds + second.seconds,
+        source="estimated" if "estimated" in sources else None,
+        prices=first.prices or second.prices,
+    )
 
 
 def _log_candidate(session: Session, index: int, candidate: Candidate) -> None:

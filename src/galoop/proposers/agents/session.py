@@ -8,13 +8,14 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from galoop.config import ExperimentConfig
+from galoop.config import AgentConfig, ExperimentConfig
 from galoop.proposers.agents import sandbox, task
 from galoop.proposers.agents.adapter import Adapter, Bill, Job
+from galoop.proposers.agents.prices import estimate
 from galoop.proposers.agents.process import AgentProcess
 from galoop.proposers.agents.server import Call, EvaluationServer
 from galoop.proposers.agents.worktree import TASK, Worktree
@@ -257,15 +258,17 @@ class Session:
         """What was spent since the last call of this method.
 
         While the agent works, dollars that it has not reported count as none; at its end they are
-        unknown if it never reported any.
+        estimated from all its tokens if it never reported any, or unknown.
         """
         tokens_in, tokens_out, dollars = self._bill.since(self._process.parser.reading)
         seconds = max(0.0, self._spent - self._charged)
         self._charged = self._spent
         self._facts["charged"] = asdict(self._bill)
         self._write()
-        unknown = self.ended is not None and self._process.parser.reading.dollars is None
-        return Cost(None if unknown else dollars, tokens_in, tokens_out, seconds)
+        if self.ended is None or self._process.parser.reading.dollars is not None:
+            return Cost(dollars, tokens_in, tokens_out, seconds)
+        whole = estimate(self._knobs, self._bill.input_tokens, self._bill.output_tokens)
+        return replace(whole, input_tokens=tokens_in, output_tokens=tokens_out, seconds=seconds)
 
     def about(self) -> dict[str, Any]:
         """Small facts for the log."""
@@ -296,7 +299,7 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     new.replace(folder / FACTS)
 
 
-def unpaid(folder: Path, adapter: Adapter) -> Cost | None:
+def unpaid(folder: Path, adapter: Adapter, knobs: AgentConfig) -> Cost | None:
     """What a session spent that was killed together with this program; None if it was not.
 
     Its transcript is read again, and the session is marked so that it is charged once.
@@ -311,6 +314,10 @@ def unpaid(folder: Path, adapter: Adapter) -> Cost | None:
     parser = adapter.parser()
     for line in lines:
         parser.feed(line)
-    spent = Bill(**facts.get("charged", {})).since(parser.reading)
+    bill = Bill(**facts.get("charged", {}))
+    tokens_in, tokens_out, dollars = bill.since(parser.reading)
     write_facts(folder, {**facts, "status": "killed", "reason": "this program was killed"})
-    return Cost(None if parser.reading.dollars is None else spent[2], spent[0], spent[1])
+    whole = Cost(dollars)
+    if parser.reading.dollars is None:
+        whole = estimate(knobs, bill.input_tokens, bill.output_tokens)
+    return replace(whole, input_tokens=tokens_in, output_tokens=tokens_out)

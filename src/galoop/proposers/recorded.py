@@ -39,7 +39,7 @@ class RecordedProposer:
             raise UsageError(
                 "recorded.run is empty", "name the run folder whose proposals are handed back"
             )
-        if Path(run).resolve() in seat.folder.resolve().parents:
+        if Path(run, "proposers").resolve() in seat.folder.resolve().parents:
             raise UsageError(
                 f"recorded.run is the folder of this run itself: {run}", "choose another run folder"
             )

@@ -17,7 +17,11 @@ from loop_tools import in_memory, small
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> fake_domain.World:
-    """The domain, suite and proposer ``fake``, installed for one test."""
+    """The domain, suite and proposer ``fake``, installed for one test.
+
+    ``gal loop`` then loads no embedding model at its end.
+    """
+    monkeypatch.setattr("galoop.diversity.embedding.available", lambda: False)
     return fake_domain.install(fake_domain.World(), monkeypatch.setattr)
 
 

@@ -36,7 +36,9 @@ def command(path: Path | None, as_json: bool, quiet: bool, **parameters: Any) ->
     over the file. Results go to the run folder; the same command goes on where it was stopped.
     """
     config = experiment(path, parameters)
+    from galoop.diversity.save import save_if_installed
     from galoop.loop import run_loop
 
     run_and_print(config, run_loop, as_json, quiet)
+    save_if_installed(config.run_path)
     return 0

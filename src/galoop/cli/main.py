@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "improve": ("improve", "Search for an artifact that repairs slices (the generator)."),
     "init": ("init", "Write a commented experiment file."),
     "show": ("show", "Show what a run found."),
+    "diversity": ("diversity", "Say how different the probes of a run are."),
     "replay": ("replay", "Run a slice against any artifact and model."),
     "list": ("list", "List domains, artifacts, models, suites, proposers or searches."),
     "models": ("models", "Fetch and list models."),

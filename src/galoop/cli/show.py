@@ -32,19 +32,20 @@ def command(run: Path, as_json: bool, kind: str, brief: bool, output: Path | Non
     RUN is a run folder. The table has a row for each system and a column for each slice and suite
     component; below it stand the slices, the new algorithms and the gate's verdicts.
     """
+    from galoop.diversity.model import read_diversity
     from galoop.report import html, markdown, terminal
     from galoop.report.model import read_result
 
-    result = read_result(run)
+    result, diversity = read_result(run), read_diversity(run)
     kind = "json" if as_json else kind
     if kind == "terminal" and output is None:
-        terminal.print_result(result, brief=brief)
+        terminal.print_result(result, brief=brief, diversity=diversity)
         return 0
     text = {
         "json": result.dumps,
-        "markdown": lambda: markdown.render(result),
-        "html": lambda: html.render(result),
-        "terminal": lambda: terminal.render(result, brief=brief),
+        "markdown": lambda: markdown.render(result, diversity),
+        "html": lambda: html.render(result, diversity),
+        "terminal": lambda: terminal.render(result, brief=brief, diversity=diversity),
     }[kind]()
     if output is None:
         click.echo(text, nl=False)

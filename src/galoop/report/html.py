@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
@@ -19,9 +19,12 @@ from galoop.report.words import (
     shorten,
 )
 
+if TYPE_CHECKING:
+    from galoop.diversity.model import DiversityReport
 
-def render(result: LoopResult) -> str:
-    """The report page of a run."""
+
+def render(result: LoopResult, diversity: DiversityReport | None = None) -> str:
+    """The report page of a run, with a section on diversity where one is given."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
@@ -50,7 +53,17 @@ def render(result: LoopResult) -> str:
         plot=plot.bars(result.table) if result.table.columns else "",
         shorten=shorten,
         rejected=rejected_words(result),
+        diversity=diversity,
+        blocks=_blocks(diversity),
     )
+
+
+def _blocks(diversity: DiversityReport | None) -> list[Any]:
+    if diversity is None:
+        return []
+    from galoop.diversity.view import blocks
+
+    return blocks(diversity)
 
 
 def code_spans(text: str) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from galoop.report.model import GenerationReport, LoopResult, LoopTable, PrintedExample, SliceReport
 from galoop.report.words import (
@@ -16,10 +17,18 @@ from galoop.report.words import (
     shorten,
 )
 
+if TYPE_CHECKING:
+    from galoop.diversity.model import DiversityReport
 
-def render(result: LoopResult) -> str:
-    """A result as a Markdown document."""
-    return "\n".join(_lines(result)) + "\n"
+
+def render(result: LoopResult, diversity: DiversityReport | None = None) -> str:
+    """A result as a Markdown document, with a section on diversity where one is given."""
+    lines = list(_lines(result))
+    if diversity is not None:
+        from galoop.diversity.view import markdown
+
+        lines += markdown(diversity)
+    return "\n".join(lines) + "\n"
 
 
 def table(data: LoopTable) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -32,20 +33,39 @@ from galoop.report.words import (
     title_lines,
 )
 
+if TYPE_CHECKING:
+    from galoop.diversity.model import DiversityReport
+
 _STATUS = {"pass": "green", "fail": "red", "inconclusive": "yellow", "not gating": "dim"}
 
 
-def print_result(result: LoopResult, brief: bool = False, console: Console | None = None) -> None:
+def print_result(
+    result: LoopResult,
+    brief: bool = False,
+    console: Console | None = None,
+    diversity: DiversityReport | None = None,
+) -> None:
     """Print a result to ``console`` (standard output by default)."""
     console = console or Console(highlight=False)
     for part in _parts(result, console.width, brief):
         console.print(part)
+    if diversity is not None and not brief:
+        from galoop.diversity.view import print_report
+
+        console.print(_heading("Diversity"))
+        print_report(diversity, console)
 
 
-def render(result: LoopResult, brief: bool = False, width: int = 100) -> str:
+def render(
+    result: LoopResult,
+    brief: bool = False,
+    width: int = 100,
+    diversity: DiversityReport | None = None,
+) -> str:
     """A result as plain text, without colours."""
     stream = io.StringIO()
-    print_result(result, brief, Console(file=stream, width=width, highlight=False))
+    console = Console(file=stream, width=width, highlight=False)
+    print_result(result, brief, console, diversity)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 

@@ -116,7 +116,7 @@ def discover_stage(
         report = _freeze(run, round, name, artifact_name, system, found.found)
     stage = DiscoverStage(
         search=_discovery_report(run, round, artifact_name, found),
-        rejections=_rejections(round, "discriminator", found.rejected),
+        rejections=_rejections(run, round, "discriminator", found.rejected),
         slice=report,
     )
     run.store.finish_stage(key, stage.to_json())
@@ -219,7 +219,7 @@ def improve_stage(
         write_artifact(run.store, name, report.files)
     stage = ImproveStage(
         search=_improvement_report(run, round, parent_name, found),
-        rejections=_rejections(round, "generator", found.rejected),
+        rejections=_rejections(run, round, "generator", found.rejected),
         generation=report,
     )
     run.store.finish_stage(key, stage.to_json())
@@ -361,7 +361,16 @@ def _improvement_report(run: Run, round: int, against: str, found: Improvement) 
     )
 
 
-def _rejections(round: int, search: Any, counts: dict[str, int]) -> tuple[Rejection, ...]:
+def _rejections(run: Run, round: int, search: Any, counts: dict[str, int]) -> tuple[Rejection, ...]:
+    """Rejected candidates by reason, and answers of a proposer that held none."""
+    counts = dict(counts)
+    for event in run.store.events("proposal"):
+        made = event["payload"]
+        # An agent that ended by itself, with nothing new left in its tree, was not turned away.
+        ended = made["about"].get("status") == "finished"
+        if made["stage"] == f"round-{round}/{search}" and made["rejected"] and not ended:
+            reason = f"no candidate: {made['rejected'][:160]}"
+            counts[reason] = counts.get(reason, 0) + 1
     return tuple(Rejection(round, search, reason, n) for reason, n in sorted(counts.items()))
 
 

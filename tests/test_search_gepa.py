@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,12 @@ from typing import Any
 import pytest
 
 from engine_tools import AXES, TASK, Climber, Judge, Same, Trader, value
-from fake_programs import artifact
+from fake_programs import artifact, artifact_spec
 from galoop.errors import InfrastructureError
-from galoop.proposers.protocol import Proposal, Request
+from galoop.proposers.protocol import Evaluated, Proposal, Request
 from galoop.search.gepa import GepaSearch
 from galoop.search.protocol import Problem, StopSearch
+from galoop.search.seat import pareto_front
 from galoop.types import Candidate, Feedback, State
 
 
@@ -213,3 +216,55 @@ def test_every_text_passes_through_unchanged() -> None:
     search(judge, Strange(1))
     assert dict(seen[0].files) == dict(strange.files)
     assert seen[0].note == strange.note
+
+
+def test_the_front_is_what_no_other_beats() -> None:
+    rng = random.Random(1)
+    axes = ("a", "b", "c")
+    found = [
+        Evaluated(
+            Candidate("probe", {"probe.py": str(i)}),
+            Feedback(
+                rng.choice([State.SCORED, State.SCORED, State.INVALID]),
+                0.0,
+                {axis: rng.randrange(6) / 5 for axis in axes},
+            ),
+        )
+        for i in range(60)
+    ]
+    front = pareto_front(found, axes)
+    points = {tuple(one.feedback.objectives[a] for a in axes) for one in front}
+    scored = [one for one in found if one.feedback.state is State.SCORED]
+    expected = set()
+    for one in scored:
+        point = tuple(one.feedback.objectives[a] for a in axes)
+        others = [tuple(o.feedback.objectives[a] for a in axes) for o in scored]
+        if not any(o != point and min(x - y for x, y in zip(o, point)) >= 0 for o in others):  # noqa: B905
+            expected.add(point)
+    assert points == expected
+    assert len(front) == len(points), "equals count once"
+
+
+def test_what_began_the_search_stays_a_parent() -> None:
+    """Each of two start candidates is best on an axis: both are changed again and again."""
+    begun = [artifact(1.0, 0.0, 0.0), artifact(0.0, 1.0, 0.0)]
+    parents: Counter[str] = Counter()
+
+    class Counts:
+        name = "counts"
+        replayable = True
+
+        def propose(self, request: Request) -> Proposal:
+            assert request.parent is not None
+            parents[request.parent.candidate.key] += 1
+            return Proposal(artifact(0.1, 0.1, 0.1, salt=request.index))
+
+    def judge(candidate: Candidate) -> Feedback:
+        if parents.total() >= 40:
+            raise StopSearch("enough")
+        first, second, _ = artifact_spec(candidate)["skills"]
+        scores = dict(zip(AXES, (first, second), strict=True))
+        return Feedback(State.SCORED, 0.6 * first + 0.3 * second, scores)
+
+    search(judge, Counts(), begun)
+    assert all(parents[one.key] >= 5 for one in begun)

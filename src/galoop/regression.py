@@ -24,9 +24,6 @@ from galoop.gate import suite_components
 from galoop.search.protocol import StopSearch
 from galoop.types import Example, State
 
-#: A look ends at a component of which this many times δ is lost: there is nothing left to learn.
-_PLAINLY_LOST = 2.5
-
 
 @dataclass(frozen=True)
 class Component:
@@ -58,7 +55,7 @@ class Look:
     Attributes
     ----------
     losses : mapping of component to float
-        A₀'s mean minus the artifact's, on the components that were looked at.
+        A₀'s mean minus the artifact's, on the components of which more than δ could be lost.
     """
 
     losses: dict[str, float]
@@ -142,24 +139,28 @@ class Regression:
     def look(self, system: Any, stage: str, meter: Meter) -> Look:
         """Compare ``system`` with A₀ on a few examples; an estimate for the search alone.
 
+        All components at once: rows that share their passes cost less each.
+
         Raises
         ------
         StopSearch
             A cap would be passed, or A₀ itself fails.
         """
+        if self._config.gate.look == 0 or system.key == self._start.key or not self._looked_at:
+            return Look({})
+        examples = [e for _, part in self._looked_at for e in part]
+        old, new = self._evaluator.evaluate(
+            [self._start, system], examples, stage=stage, meter=meter
+        )
+        if old.state is not State.SCORED:
+            raise StopSearch(f"gate: A0 {_failure(old)}")
+        known = new.means if new.state is State.SCORED else [0.0] * len(examples)
         losses: dict[str, float] = {}
-        if self._config.gate.look == 0 or system.key == self._start.key:
-            return Look(losses)
-        for name, examples in self._looked_at:
-            old, new = self._evaluator.evaluate(
-                [self._start, system], examples, stage=stage, meter=meter
-            )
-            if old.state is not State.SCORED:
-                raise StopSearch(f"gate: {name}: A0 {old.state}: {old.reason}")
-            worst = new.state is not State.SCORED
-            losses[name] = old.accuracy if worst else old.accuracy - new.accuracy
-            if losses[name] > _PLAINLY_LOST * self._config.gate.delta:
-                break
+        at = 0
+        for name, part in self._looked_at:
+            span = slice(at, at + len(part))
+            losses[name] = (sum(old.means[span]) - sum(known[span])) / len(part)
+            at += len(part)
         return Look(losses)
 
     # -- the gate ---------------------------------------------------------------------------

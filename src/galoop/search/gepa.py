@@ -1,10 +1,12 @@
 """GEPA's ``optimize_anything`` (gepa 0.1.4) as a search engine.
 
 GEPA decides which candidate is mutated (a Pareto front over the objectives) and which child joins
-the pool (strict improvement); the candidate itself is written by the proposer in our seat. Kept
-off, because they cannot be trusted here: its evaluation cache (it mixes train and validation by
-position), its budget (soft, and blind to what evaluators spend) and its resume (it diverges from
-an uninterrupted run). Resume is replay: the same seed and the outcomes recorded in our own store
+the pool (strict improvement); the candidate itself is written by the proposer in our seat. GEPA's
+pool starts from a single candidate; so that the others that began the search are not lost, every
+other request takes its parent from the Pareto front of all that was evaluated. Kept off, because
+they cannot be trusted here: its evaluation cache (it mixes train and validation by position), its
+budget (soft, and blind to what evaluators spend) and its resume (it diverges from an uninterrupted
+run). Resume is replay: the same seed and the outcomes recorded in our own store
 lead to the same state without a second evaluation.
 """
 
@@ -107,7 +109,8 @@ class _Calls:
         if self.reason:
             return dict(candidate)
         try:
-            return {_COMPONENT: _text(self.seat.propose(parent))}
+            drawn = self.seat.draw_front() if self.seat.asked % 2 == 0 else None
+            return {_COMPONENT: _text(self.seat.propose(drawn or parent))}
         except StopSearch as stop:
             self.reason = stop.reason
         except Exception as error:  # noqa: BLE001 - GEPA would swallow it and go on forever

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
+from galoop.hashing import derive_seed
 from galoop.proposers.protocol import Evaluated, Request
 from galoop.search.protocol import Problem, StopSearch
-from galoop.types import Candidate
+from galoop.types import Candidate, State
 
 #: Programs in a row that were all evaluated before, after which a proposer has nothing new to say.
 _REPEATS = 50
@@ -83,9 +85,41 @@ class EngineSeat:
             self._history.append(found)
         return self._known[candidate.key]
 
+    @property
+    def asked(self) -> int:
+        """Proposals asked for so far."""
+        return self._index
+
+    def draw_front(self) -> Evaluated | None:
+        """One of the Pareto front of everything evaluated, drawn evenly; None if it is empty."""
+        front = pareto_front(self._history, self.problem.objectives)
+        rng = random.Random(derive_seed("front", self.problem.seed, self._index))
+        return rng.choice(front) if front else None
+
     def known(self, key: str) -> Evaluated | None:
         """What was evaluated under a key."""
         return self._known.get(key)
+
+
+def pareto_front(history: Sequence[Evaluated], axes: Sequence[str]) -> list[Evaluated]:
+    """Scored candidates that no other one beats: none is as good on all axes and better on one.
+
+    Of several with the same objectives only the first counts, so that none is drawn more often
+    for having many equals.
+    """
+    scored: dict[tuple[float, ...], Evaluated] = {}
+    for one in history:
+        if one.feedback.state is State.SCORED:
+            point = tuple(one.feedback.objectives.get(axis, 0.0) for axis in axes)
+            scored.setdefault(point, one)
+
+    def beaten(point: tuple[float, ...]) -> bool:
+        return any(
+            other != point and all(o >= p for o, p in zip(other, point, strict=True))
+            for other in scored
+        )
+
+    return [one for point, one in scored.items() if not beaten(point)]
 
 
 def best_first(found: list[Evaluated]) -> list[Evaluated]:

@@ -222,6 +222,60 @@ def test_an_unchanged_tree_is_not_evaluated_twice(tmp_path: Path, world: World) 
     assert len(worked.candidates) == 1
 
 
+def test_calls_at_the_same_time_are_taken_one_by_one(tmp_path: Path, world: World) -> None:
+    worked = work(
+        tmp_path,
+        """
+        write(0.3, 1.0, 0.4)
+        import shutil, socket
+        path = pathlib.Path(shutil.which("gal-evaluate")).read_text()
+        path = path.split("--socket '")[1].split("'")[0]
+        idle = []
+        for _ in range(100):  # connections that ask for nothing hold no more than a few places
+            one = socket.socket(socket.AF_UNIX)
+            one.settimeout(1)
+            try:
+                one.connect(path)
+            except OSError:
+                continue
+            idle.append(one)
+        for one in idle:
+            one.close()
+        running = [subprocess.Popen(["gal-evaluate", "-m", "x"], stdout=-1) for _ in range(5)]
+        for one in running:
+            say(**json.loads(one.communicate()[0]))
+        """,
+    )
+    assert len(worked.candidates) == 1
+    answers = worked.said()
+    assert [a["score"] for a in answers] == [answers[0]["score"]] * 5
+    assert sum("note" in a for a in answers) == 4  # evaluated once, told five times
+
+
+def test_an_agent_that_does_not_stop_is_stopped(tmp_path: Path, world: World) -> None:
+    began = time.monotonic()
+    worked = work(
+        tmp_path,
+        """
+        for i in range(100):
+            write(0.1, 1.0, 0.4, salt=i)
+            try:
+                evaluate()
+            except ValueError:
+                pass
+            say(type="usage", dollars=0.01 * (i + 1))
+            time.sleep(0.05)
+        time.sleep(60)
+        """,
+        agent__grace=0.5,
+        generator__max_candidates=2,
+    )
+    assert time.monotonic() - began < 20
+    assert worked.reason == "candidates: 2 tried"
+    assert worked.ended()["status"] == "stopped"
+    assert worked.improved.store.total("round-1/generator").dollars >= 0.03
+
+
 def test_suites_on_demand(tmp_path: Path, world: World) -> None:
     worked = work(
         tmp_path,

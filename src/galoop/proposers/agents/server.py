@@ -9,12 +9,13 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 _MAX_REQUEST = 16 * 1024
 _MAX_NOTE = 200
+#: Calls that wait for an answer at a time; each holds a descriptor of the trusted process.
 _MAX_WAITING = 8
 _READ_SECONDS = 10.0
 _SEND_SECONDS = 10.0
@@ -32,8 +33,16 @@ class Call:
         Whether it wants to know about the suites, too.
     """
 
-    def __init__(self, connection: socket.socket, what: str, note: str, suites: bool) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        what: str = "",
+        note: str = "",
+        suites: bool = False,
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
         self._connection = connection
+        self._done = done
         self.what = what
         self.note = note
         self.suites = suites
@@ -44,6 +53,7 @@ class Call:
         with contextlib.suppress(OSError), self._connection as connection:
             connection.settimeout(_SEND_SECONDS)
             connection.sendall(text)
+        self._done()
 
 
 class EvaluationServer:
@@ -86,16 +96,16 @@ class EvaluationServer:
     def _take(self, connection: socket.socket) -> None:
         try:
             connection.settimeout(_READ_SECONDS)
-            request = _read_request(connection)
+            what, note, suites = _read_request(connection)
         except (OSError, ValueError) as error:
             _refuse(connection, f"not a request: {error}")
-        else:
-            if self._listener.fileno() < 0:
-                _refuse(connection, "the session is over")
-                return
-            self.calls.put(request)
-        finally:
             self._waiting.release()
+            return
+        call = Call(connection, what, note, suites, self._waiting.release)
+        if self._listener.fileno() < 0:
+            call.answer(over("the session is over"))
+        else:
+            self.calls.put(call)
 
     def close(self) -> None:
         """Stop listening, answer what waits, remove the folder; idempotent."""
@@ -116,10 +126,10 @@ def over(reason: str) -> dict[str, Any]:
 
 
 def _refuse(connection: socket.socket, reason: str) -> None:
-    Call(connection, "", "", False).answer(over(reason))
+    Call(connection).answer(over(reason))
 
 
-def _read_request(connection: socket.socket) -> Call:
+def _read_request(connection: socket.socket) -> tuple[str, str, bool]:
     data = b""
     while not data.endswith(b"\n"):
         chunk = connection.recv(4096)
@@ -135,4 +145,4 @@ def _read_request(connection: socket.socket) -> Call:
     if not isinstance(request, dict) or request.get("do") not in ("evaluate", "list"):
         raise ValueError("do what?")
     note = " ".join(str(request.get("note", "")).split())[:_MAX_NOTE]
-    return Call(connection, str(request["do"]), note, request.get("suites") is True)
+    return str(request["do"]), note, request.get("suites") is True

@@ -1,8 +1,8 @@
 """An agent's own loop as a search: it decides what to write next and what to have evaluated.
 
-The proposer in the seat is the agent (``proposer = "agent"``). Each call of its evaluation command
-is a proposal; the feedback goes back with the next request. Caps, records and resume are those of
-every other search.
+The proposer in the seat is the agent (``proposer = "agent"``), or what one proposed in an earlier
+run (``recorded``). Each call of its evaluation command is a proposal; the feedback goes back with
+the next request. Caps, records and resume are those of every other search.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ class AgentSearch:
         UsageError
             If the seat holds no agent.
         """
-        if not problem.proposer.name.startswith("agent:"):
+        name = problem.proposer.name
+        if not name.startswith("agent:") and name != "recorded":
             raise UsageError(
-                f"search 'agent' needs an agent in the seat, not {problem.proposer.name!r}",
+                f"search 'agent' needs an agent in the seat, not {name!r}",
                 "set proposer = 'agent' beside search = 'agent'",
             )
         interrupted = True

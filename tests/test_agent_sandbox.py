@@ -191,9 +191,9 @@ def test_the_socket_is_for_this_user_alone_and_goes_away(tmp_path: Path) -> None
     worked = work(
         tmp_path,
         """
-        import shutil
-        script = pathlib.Path(shutil.which("gal-evaluate")).read_text()
-        path = script.split("--socket '")[1].split("'")[0]
+        import shlex, shutil
+        words = shlex.split(pathlib.Path(shutil.which("gal-evaluate")).read_text())
+        path = words[words.index("--socket") + 1]
         say(path=path, mode=os.stat(os.path.dirname(path)).st_mode)
         import socket
         for data in (b"", b"\\n", b"[" * 5000 + b"\\n", b"x" * 100000, b'{"do": "score"}\\n',
@@ -217,3 +217,28 @@ def test_the_socket_is_for_this_user_alone_and_goes_away(tmp_path: Path) -> None
     assert all(a["answer"].get("state") in ("not evaluated", None) for a in answers[:-1])
     assert answers[-1]["answer"]["note"] == "evaluated before"
     assert worked.candidates == []
+
+
+@needs_bwrap
+@pytest.mark.parametrize(
+    "real", ["lib/node_modules/@maker/agent/cli.sh", "share/agent/versions/1.2/agent"]
+)
+def test_an_installed_program_finds_its_own_files(tmp_path: Path, real: str) -> None:
+    """As npm and native installers lay programs out: a link in a ``bin`` folder."""
+    home = tmp_path / "user"
+    program, link = home / real, home / "bin" / "agent"
+    program.parent.mkdir(parents=True)
+    link.parent.mkdir()
+    (program.parent / "part.txt").write_text("its own part")
+    (home / "private.txt").write_text("private")
+    program.write_text(
+        '#!/bin/sh\nhere=$(dirname "$(readlink -f "$0")")\n'
+        'cp "$here/part.txt" artifact/part.txt\n'
+        f"cat {home}/private.txt >> artifact/part.txt || true\n"
+    )
+    program.chmod(0o755)
+    link.symlink_to(os.path.relpath(program, link.parent))
+    worked = work(tmp_path, "pass", agent__command=(str(link),), agent__readable=())
+    assert worked.candidates != [], worked.ended()
+    files = json.loads(worked.improved.store.get_object(worked.proposals[0]["files"]))
+    assert files["part.txt"] == "its own part"

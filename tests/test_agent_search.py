@@ -227,9 +227,9 @@ def test_calls_at_the_same_time_are_taken_one_by_one(tmp_path: Path, world: Worl
         tmp_path,
         """
         write(0.3, 1.0, 0.4)
-        import shutil, socket
-        path = pathlib.Path(shutil.which("gal-evaluate")).read_text()
-        path = path.split("--socket '")[1].split("'")[0]
+        import shlex, shutil, socket
+        words = shlex.split(pathlib.Path(shutil.which("gal-evaluate")).read_text())
+        path = words[words.index("--socket") + 1]
         idle = []
         for _ in range(100):  # connections that ask for nothing hold no more than a few places
             one = socket.socket(socket.AF_UNIX)

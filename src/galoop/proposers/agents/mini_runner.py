@@ -26,23 +26,12 @@ def make_model(session: dict[str, Any], name: str, kwargs: str, settings: dict[s
     return getattr(importlib.import_module(module), cls)(**more)
 
 
-def main() -> int:
-    """Run the agent; 0 when it handed in or reached a limit, 1 when it failed."""
-    parser = argparse.ArgumentParser()
-    litellm = "minisweagent.models.litellm_textbased_model.LitellmTextbasedModel"
-    parser.add_argument("--class", dest="name", default=litellm)
-    parser.add_argument("--kwargs", default="{}")
-    given = parser.parse_args()
-    session = json.load(sys.stdin)
-    try:
-        import yaml
-        from minisweagent.agents.default import DefaultAgent
-        from minisweagent.config import builtin_config_dir
-        from minisweagent.environments.local import LocalEnvironment
-    except ImportError as error:
-        report("error", message=f"mini-swe-agent is not installed (extra 'agents'): {error}")
-        return 1
-    settings = yaml.safe_load((builtin_config_dir / "default.yaml").read_text(encoding="utf-8"))
+def make_agent(session: dict[str, Any], name: str, kwargs: str) -> Any:
+    """The agent, with the settings that mini-swe-agent brings along."""
+    import yaml
+    from minisweagent.agents.default import DefaultAgent
+    from minisweagent.config import builtin_config_dir
+    from minisweagent.environments.local import LocalEnvironment
 
     class Agent(DefaultAgent):
         """Says after each call of the model what it cost so far."""
@@ -60,14 +49,10 @@ def main() -> int:
             return message
 
         def tell(self) -> None:
-            report(
-                "usage",
-                dollars=self.cost,
-                input_tokens=self.tokens[0],
-                output_tokens=self.tokens[1],
-                calls=self.n_calls,
-            )
+            spent, made = self.tokens
+            report("usage", dollars=self.cost, input_tokens=spent, output_tokens=made)
 
+    settings = yaml.safe_load((builtin_config_dir / "default.yaml").read_text(encoding="utf-8"))
     environment = LocalEnvironment(
         cwd=session["worktree"],
         timeout=int(session["seconds"]),
@@ -78,11 +63,26 @@ def main() -> int:
         "wall_time_limit_seconds": 0,  # ours leaves out the time of evaluations
         "step_limit": 0,
     }
-    model = make_model(session, given.name, given.kwargs, settings.get("model", {}))
-    agent = Agent(model, environment, **limits)
+    model = make_model(session, name, kwargs, settings.get("model", {}))
+    return Agent(model, environment, **limits)
+
+
+def main() -> int:
+    """Run the agent; 0 when it handed in or reached a limit, 1 when it failed."""
+    parser = argparse.ArgumentParser()
+    litellm = "minisweagent.models.litellm_textbased_model.LitellmTextbasedModel"
+    parser.add_argument("--class", dest="name", default=litellm)
+    parser.add_argument("--kwargs", default="{}")
+    given = parser.parse_args()
+    session = json.load(sys.stdin)
+    try:
+        agent = make_agent(session, given.name, given.kwargs)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is reported in one line
+        report("error", message=f"mini-swe-agent (extra 'agents') does not start: {error}")
+        return 1
     try:
         done = agent.run(session["prompt"])
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is reported in one line
+    except Exception as error:  # noqa: BLE001 - as above
         agent.tell()
         report("error", message=f"{type(error).__name__}: {error}")
         return 1

@@ -247,7 +247,7 @@ def _view(program: Path, readable: Sequence[Path]) -> View:
         if os.environ.get(name):
             view.add(os.environ[name])
     node = shutil.which("node")
-    for found in (*_program_folder(program), *([Path(node).resolve()] if node else [])):
+    for found in (*_program_folder(program), *([Path(node)] if node else [])):
         view.add(found)
     for more in readable:
         view.add(more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import shlex
 import shutil
 import sys
 import time
@@ -121,13 +122,11 @@ class Session:
             shutil.copyfile(Path(__file__).with_name(name), place.tools / name)
         if self._server is None:
             return
-        seen = place.seen("tools")
+        socket = place.seen("socket") / self._server.path.name
+        line = [sys.executable, "-I", str(place.seen("tools") / "client.py")]
+        line += ["--socket", str(socket)]
         script = place.tools / "gal-evaluate"
-        script.write_text(
-            f"#!/bin/sh\nexec '{sys.executable}' -I '{seen / 'client.py'}' "
-            f"--socket '{place.seen('socket') / self._server.path.name}' \"$@\"\n",
-            encoding="utf-8",
-        )
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(line)} "$@"\n', encoding="utf-8")
         script.chmod(0o755)
 
     def _start(

@@ -25,11 +25,11 @@ help:  ## Show this list
 	@touch $@
 
 .make-dev: .make-install
-	$(PIP) -q -e '.[dev]'
+	$(PIP) -q -e '.[dev,llm]'
 	@touch $@
 
 .make-docs: .make-dev
-	$(PIP) -q -e '.[dev,docs]'
+	$(PIP) -q -e '.[dev,docs,llm]'
 	@touch $@
 
 setup: .make-install  ## Create .venv and install galoop into it

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from agent_tools import B1, PARENT, seated
 from fake_domain import World, config
-from galoop.config import load
+from galoop.config import AgentConfig, load
 from galoop.proposers.agents.factory import adapter
 from galoop.search.agent import AgentSearch
 from galoop.types import Candidate
@@ -45,7 +46,7 @@ def test_the_example(tmp_path: Path, world: World) -> None:
 def test_the_table_names_every_credential() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| `") and "adapter" not in line]
     named = {row.split("`")[1]: row for row in rows}
-    assert set(named) == {"claude-code", "codex", "cursor", "mini-swe-agent", "command"}
+    assert set(named) == set(get_args(AgentConfig.model_fields["adapter"].annotation))
     for name, row in named.items():
         if name != "mini-swe-agent":
             assert re.findall(r"`([A-Z_]+)`", row) == list(adapter(name).keys)

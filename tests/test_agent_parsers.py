@@ -10,7 +10,7 @@ import pytest
 from galoop.proposers.agents.adapter import MAX_TEXT, Bill, Job, Parser, Reading
 from galoop.proposers.agents.factory import adapter
 
-NAMES = ("claude-code", "codex", "cursor", "mini-swe-agent", "command")
+NAMES = ("claude-code", "claude-agent-sdk", "codex", "cursor", "mini-swe-agent", "command")
 JOB = Job("do it", "/bin/x", "/w", "/h", "/t", "/w/TASK.md", seconds=60.0)
 
 
@@ -116,7 +116,7 @@ def test_cursor_has_neither_tokens_nor_price() -> None:
     assert (found.text, found.finished) == ("Finished.", True)
 
 
-@pytest.mark.parametrize("name", ["mini-swe-agent", "command"])
+@pytest.mark.parametrize("name", ["claude-agent-sdk", "mini-swe-agent", "command"])
 def test_a_command_may_report_totals(name: str) -> None:
     found = read(
         name,

@@ -242,3 +242,7 @@ def test_an_installed_program_finds_its_own_files(tmp_path: Path, real: str) -> 
     assert worked.candidates != [], worked.ended()
     files = json.loads(worked.improved.store.get_object(worked.proposals[0]["files"]))
     assert files["part.txt"] == "its own part"
+    # Also where what is readable covers the link.
+    again = work(tmp_path / "2", "pass", agent__command=(str(link),), agent__readable=(str(home),))
+    files = json.loads(again.improved.store.get_object(again.proposals[0]["files"]))
+    assert files["part.txt"] == "its own partprivate"

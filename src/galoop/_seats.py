@@ -96,9 +96,9 @@ class RecordedConfig(Section):
 class AgentConfig(Section):
     """The proposer `agent`: a coding agent; with the search `agent` it runs its own loop."""
 
-    adapter: Literal["claude-code", "codex", "cursor", "mini-swe-agent", "command"] = Field(
-        "command", description="Which coding agent."
-    )
+    adapter: Literal[
+        "claude-code", "claude-agent-sdk", "codex", "cursor", "mini-swe-agent", "command"
+    ] = Field("command", description="Which coding agent.")
     command: Names = Field(
         (),
         description="Program and arguments; for adapters other than `command` empty, or another "

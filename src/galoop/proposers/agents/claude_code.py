@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from galoop.proposers.agents.adapter import Adapter, Job, Parser, count, money
+from galoop.proposers.agents.command import CommandParser
 
 _INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
@@ -87,10 +90,47 @@ class ClaudeCode(Adapter):
 
     def environment(self, job: Job) -> dict[str, str]:
         """No telemetry and no updates; an evaluation may take longer than a shell call usually."""
-        limit = str(int(job.seconds * 1000))
-        return {
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "DISABLE_AUTOUPDATER": "1",
-            "BASH_DEFAULT_TIMEOUT_MS": limit,
-            "BASH_MAX_TIMEOUT_MS": limit,
+        return _environment(job)
+
+
+class ClaudeAgentSdk(Adapter):
+    """The same program through Anthropic's claude-agent-sdk, which brings it along."""
+
+    name = "claude-agent-sdk"
+    program = sys.executable
+    keys = ClaudeCode.keys
+    addresses = ClaudeCode.addresses
+    leavings = ClaudeCode.leavings
+    files = ("sdk_runner.py",)
+
+    def argv(self, job: Job) -> list[str]:
+        """The script, with what it needs to know as JSON on its input."""
+        return [job.program, f"{job.tools}/sdk_runner.py", *job.arguments]
+
+    def stdin(self, job: Job) -> bytes:
+        """The session as JSON."""
+        data = {
+            "prompt": job.prompt,
+            "model": job.model,
+            "worktree": job.worktree,
+            "max_dollars": job.max_dollars,
         }
+        return json.dumps(data).encode("utf-8")
+
+    def parser(self) -> Parser:
+        """The script reports as a ``command`` does."""
+        return CommandParser()
+
+    def environment(self, job: Job) -> dict[str, str]:
+        """As for the program."""
+        return _environment(job)
+
+
+def _environment(job: Job) -> dict[str, str]:
+    limit = str(int(job.seconds * 1000))
+    return {
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        "BASH_DEFAULT_TIMEOUT_MS": limit,
+        "BASH_MAX_TIMEOUT_MS": limit,
+    }

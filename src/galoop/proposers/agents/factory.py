@@ -12,13 +12,20 @@ LOOP = "agent"
 
 def adapter(name: str) -> Adapter:
     """A coding agent by name."""
-    from galoop.proposers.agents.claude_code import ClaudeCode
+    from galoop.proposers.agents.claude_code import ClaudeAgentSdk, ClaudeCode
     from galoop.proposers.agents.codex import Codex
     from galoop.proposers.agents.command import Command
     from galoop.proposers.agents.cursor import Cursor
     from galoop.proposers.agents.mini_swe_agent import MiniSweAgent
 
-    known: tuple[type[Adapter], ...] = (ClaudeCode, Codex, Cursor, MiniSweAgent, Command)
+    known: tuple[type[Adapter], ...] = (
+        ClaudeCode,
+        ClaudeAgentSdk,
+        Codex,
+        Cursor,
+        MiniSweAgent,
+        Command,
+    )
     for one in known:
         if one.name == name:
             return one()

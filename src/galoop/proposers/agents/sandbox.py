@@ -225,7 +225,8 @@ def command(
     for path in sorted(view.readable, key=lambda p: (p.count("/"), p)):
         line += ["--ro-bind", path, path]
     for link, target in sorted(view.links.items()):
-        line += ["--symlink", target, link]
+        if not view.covers(link):  # a folder that was added later holds it
+            line += ["--symlink", target, link]
     for folder in view.listable:
         line += ["--dir", folder]
     for path in HARDWARE:

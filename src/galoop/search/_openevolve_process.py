@@ -6,7 +6,9 @@ nothing on disk: for a child it names the parent and is told the child's text an
 
 Three things of OpenEvolve are replaced here: its pool of worker processes (children would be taken
 in as they come) and its random UUIDs (parents are drawn from sets of them), so that the same seed
-leads to the same search, and its log folder. Nothing of galoop is imported.
+leads to the same search, and its log folder. An empty module takes the place of `openai`, which
+OpenEvolve imports for model clients that are not used here: no client of a network is loaded, and
+that was most of the time until the first question. Nothing of galoop is imported.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import socket
 import sys
 import uuid
 from concurrent.futures import Future
+from types import ModuleType
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -152,10 +155,13 @@ def run(line: Line) -> None:
 
 
 def confine() -> None:
-    """Die with the parent even while busy, and make names and order of sets reproducible."""
+    """Die with the parent even while busy, load no client, and make names reproducible."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     multiprocessing.set_start_method("fork")
+    clients: Any = ModuleType("openai")
+    clients.OpenAI = clients.AzureOpenAI = clients.AsyncOpenAI = object
+    sys.modules["openai"] = clients
     names = random.Random(0)
     uuid.uuid4 = lambda: uuid.UUID(int=names.getrandbits(128), version=4)
     logging.basicConfig(level=logging.ERROR)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -233,3 +236,35 @@ def test_islands_hand_their_candidates_to_the_generators_trials() -> None:
     assert len(search.refined) >= 2
     scores = made.scores()
     assert search.refined[0].feedback.score == max(scores.values())
+
+
+ACROSS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import engine_tools as t
+from fake_programs import artifact
+from galoop import plugins
+from galoop.search.protocol import Problem
+
+for name in sys.argv[2:]:
+    judge = t.Judge(24)
+    problem = Problem(t.TASK, t.Climber(4), judge, t.AXES, 4, [artifact(0.3, 0.3, 0.0)])
+    plugins.load("searches", name)().run(problem)
+    print(json.dumps([name, [c.key for c in judge.seen]]))
+"""
+
+
+def test_the_order_of_hashes_decides_nothing() -> None:
+    names = ["gepa", "islands", *(["openevolve"] if find_spec("openevolve") else [])]
+    printed = set()
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", ACROSS, str(Path(__file__).parent), *names],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        printed.add(done.stdout)
+    assert len(printed) == 1
+    assert len(printed.pop().splitlines()) == len(names)

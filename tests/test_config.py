@@ -124,7 +124,7 @@ def test_a_wrong_override_key_is_refused(tmp_path: Path) -> None:
     [
         ("[gate]\nsuites = ['rulr']", "unknown suite 'rulr'; did you mean ruler?"),
         ("domain = 'kv-compresion'", "did you mean kv-compression?"),
-        ("[generator]\nproposer = 'oracle'", "unknown proposer 'oracle'; there are: agent, files, grammar"),
+        ("[generator]\nproposer = 'oracle'", "unknown proposer 'oracle'; there are: agent, files"),
         ("[discriminator]\nsearch = 'gpea'", "unknown search 'gpea'; did you mean gepa?"),
     ],
 )

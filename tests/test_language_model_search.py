@@ -107,6 +107,13 @@ def test_a_loop_and_its_exact_ledger(world: World, fast_path: Path) -> None:
     assert total.sources == ("estimated",)
     assert {"round-1/discriminator", "round-1/generator"} <= set(stages)
     assert {p["prices"] for p in proposals(fast_path / "run")} == {"experiment file"}
+    rows = [row for row in result.ledger if row.kind == "proposal"]
+    assert sum(row.count for row in rows) == len(used)
+    assert {(row.who, row.source) for row in rows} == {
+        ("language-model", "estimated (experiment file)")
+    }
+    assert sum(row.dollars or 0.0 for row in rows) == pytest.approx(total.dollars)
+    assert ", estimated (experiment file) |" in (fast_path / "run" / "report.md").read_text()
     kept = fast_path / "run" / "proposers" / "round-1" / "discriminator"
     assert (kept / "0000.0-prompt.md").read_text().startswith("## Goal")
     assert (kept / "0000.0-answer.md").read_text().strip().startswith("Change: topic")

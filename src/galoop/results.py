@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -154,12 +155,23 @@ def _ledger(run: Run) -> tuple[LedgerRow, ...]:
     """What was spent, without times: those stand in the store.
 
     How the evaluations were cut into chunks depends on where a run was stopped, so entries are
-    summed and not counted.
+    summed; what is counted are proposals, also those that held no candidate.
     """
     sums: dict[tuple[str, str, str], dict[str, Any]] = {}
+    counts: Counter[tuple[str, str, str]] = Counter()
+    sources: dict[tuple[str, str, str], set[str]] = {}
+    for event in run.store.events("proposal"):
+        made = event["payload"]
+        key = (made["stage"], made["who"], "proposal")
+        counts[key] += 1
+        if made["prices"]:
+            sources.setdefault(key, set()).add(f"{made['source']} ({made['prices']})")
     for spend in run.store.spends():
         key = (spend.stage, spend.who, spend.kind)
         row = sums.setdefault(key, {"evaluations": 0, "in": 0, "out": 0, "dollars": 0.0})
+        found = sources.setdefault(key, set())
+        if not any(known.startswith(spend.source) for known in found):
+            found.add(spend.source)
         row["evaluations"] += spend.evaluations
         row["in"] += spend.input_tokens
         row["out"] += spend.output_tokens
@@ -168,6 +180,14 @@ def _ledger(run: Run) -> tuple[LedgerRow, ...]:
         elif row["dollars"] is not None:
             row["dollars"] += spend.dollars
     return tuple(
-        LedgerRow(stage, who, kind, 0, row["evaluations"], row["in"], row["out"], row["dollars"])
-        for (stage, who, kind), row in sorted(sums.items())
+        LedgerRow(
+            *key,
+            counts[key],
+            row["evaluations"],
+            row["in"],
+            row["out"],
+            row["dollars"],
+            ", ".join(sorted(sources[key] - {"none"})) or "none",
+        )
+        for key, row in sorted(sums.items())
     )

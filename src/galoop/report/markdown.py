@@ -9,10 +9,10 @@ from galoop.report.model import GenerationReport, LoopResult, LoopTable, Printed
 from galoop.report.words import (
     cell_short,
     cell_words,
-    dollars,
     number,
     p_words,
     pretty,
+    priced,
     rejected_words,
     shorten,
 )
@@ -156,6 +156,6 @@ def _rest(result: LoopResult) -> Iterable[str]:
                 str(row.count),
                 str(row.evaluations),
                 str(row.input_tokens + row.output_tokens),
-                dollars(row.dollars),
+                priced(row),
             ]
         )

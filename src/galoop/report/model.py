@@ -283,7 +283,17 @@ class SearchReport(Record):
 
 @dataclass(frozen=True)
 class LedgerRow(Record):
-    """What was spent, summed over one stage, spender and kind. Dollars None: unknown."""
+    """What was spent, summed over one stage, spender and kind.
+
+    Attributes
+    ----------
+    count : int
+        Proposals, also those that held no candidate; 0 for evaluations.
+    dollars : float or None
+        None: the price of some is not known.
+    source : str
+        Where the dollars come from: reported, estimated (with the price table), unknown, none.
+    """
 
     stage: str
     who: str

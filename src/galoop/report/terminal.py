@@ -24,10 +24,10 @@ from galoop.report.model import (
 from galoop.report.words import (
     cell_short,
     cell_words,
-    dollars,
     number,
     p_words,
     pretty,
+    priced,
     rejected_words,
     shorten,
     title_lines,
@@ -262,6 +262,6 @@ def _ledger(result: LoopResult) -> Iterable[RenderableType]:
             f"{row.count:,}",
             f"{row.evaluations:,}",
             f"{row.input_tokens + row.output_tokens:,}",
-            dollars(row.dollars),
+            priced(row),
         )
     yield table

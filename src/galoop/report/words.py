@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from galoop.report.model import Cell, GenerationReport, LoopResult, LoopTable, SliceReport
+from galoop.report.model import (
+    Cell,
+    GenerationReport,
+    LedgerRow,
+    LoopResult,
+    LoopTable,
+    SliceReport,
+)
 
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
@@ -196,5 +203,13 @@ def rejected_words(result: LoopResult) -> list[tuple[str, list[tuple[str, int]]]
 
 
 def dollars(value: float | None) -> str:
-    """``$0.12``; ``unknown`` for None."""
-    return "unknown" if value is None else f"${value:,.2f}"
+    """``$0.12``, ``$0.0012``; ``unknown`` for None."""
+    if value is None:
+        return "unknown"
+    return f"${value:,.2f}" if value == 0 or value >= 0.01 else f"${value:.2g}"
+
+
+def priced(row: LedgerRow) -> str:
+    """The dollars of a row and where they come from, where there is anything to say."""
+    said = dollars(row.dollars)
+    return said if row.source in ("none", "unknown") else f"{said}, {row.source}"

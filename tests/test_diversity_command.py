@@ -223,6 +223,10 @@ def test_saved_it_stands_in_every_report(base: Path, capsys: pytest.CaptureFixtu
         assert "word counts" in out
     assert run(["show", str(base), "--brief"]) == 0
     assert "Diversity" not in capsys.readouterr().out
+    result = read_result(base)
+    assert read_diversity(base, result) is not None
+    fewer = replace(result, slices=result.slices[:1])
+    assert read_diversity(base, fewer) is None, "it was measured on other slices"
     (base / "diversity.json").write_text('{"schema": 99}')
     assert run(["show", str(base)]) == ExitCode.INFRASTRUCTURE
     (base / "diversity.json").write_text("[")

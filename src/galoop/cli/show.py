@@ -36,7 +36,8 @@ def command(run: Path, as_json: bool, kind: str, brief: bool, output: Path | Non
     from galoop.report import html, markdown, terminal
     from galoop.report.model import read_result
 
-    result, diversity = read_result(run), read_diversity(run)
+    result = read_result(run)
+    diversity = read_diversity(run, result)
     kind = "json" if as_json else kind
     if kind == "terminal" and output is None:
         terminal.print_result(result, brief=brief, diversity=diversity)

@@ -161,7 +161,7 @@ def _round(stage: str) -> int:
 
 def _distances(names: Sequence[str], vectors: Vectors) -> Distances:
     rows = _rows(cosine_distances(vectors))
-    return Distances(tuple(names), rows, mean_of_pairs(rows), vendi(vectors))
+    return Distances(tuple(names), rows, mean_of_pairs(rows), round(vendi(vectors), 6))
 
 
 def _rows(table: Vectors) -> tuple[tuple[float, ...], ...]:

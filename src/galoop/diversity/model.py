@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from galoop.errors import StoreError
-from galoop.report.model import Record
+from galoop.report.model import LoopResult, Record
 
 SCHEMA = 1
 FILE = "diversity.json"
@@ -128,8 +128,14 @@ class DiversityReport(Record):
         return json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def read_diversity(run_dir: Path) -> DiversityReport | None:
+def read_diversity(run_dir: Path, result: LoopResult | None = None) -> DiversityReport | None:
     """Read ``diversity.json`` of a run folder; None where there is none.
+
+    Parameters
+    ----------
+    run_dir : Path
+    result : LoopResult, optional
+        The run's result: what was kept before the run found further slices is None too.
 
     Raises
     ------
@@ -141,7 +147,11 @@ def read_diversity(run_dir: Path) -> DiversityReport | None:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
             raise StoreError(f"{path}: schema {data['schema']!r}, this galoop reads {SCHEMA}")
-        return DiversityReport.from_json(data)
+        report = DiversityReport.from_json(data)
+        compared = {item.key for item in report.items if item.kind == "slice"}
+        if result is not None and compared != {one.probe_key for one in result.slices}:
+            return None
+        return report
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

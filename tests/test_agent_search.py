@@ -199,7 +199,7 @@ def test_the_caps_of_the_search_hold_for_an_agent(tmp_path: Path, world: World) 
     # What it spent after its last proposal is in the ledger, too.
     spent = worked.improved.store.total("round-1/generator")
     assert spent.dollars == 0.5
-    assert spent.input_tokens == 102
+    assert spent.input_tokens == max(row.get("input_tokens", 0) for row in worked.said()) > 100
     assert spent.unpriced == 0
 
 

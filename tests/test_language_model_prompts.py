@@ -9,8 +9,8 @@ import pytest
 import fake_domain as fake
 from galoop.proposers.language_model import Completion, LanguageModelProposer, ModelUnavailable
 from galoop.proposers.language_model.prompts import messages, prompt
-from galoop.proposers.language_model.secrets import redact
 from galoop.proposers.protocol import Cost, Evaluated, Request, Seat, Task
+from galoop.redaction import redact
 from galoop.types import Candidate, Excerpt, Feedback, State
 
 KNOBS = fake.config().language_model

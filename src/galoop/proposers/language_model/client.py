@@ -12,8 +12,8 @@ from typing import Any
 from galoop.config import LanguageModelConfig
 from galoop.errors import InfrastructureError, UsageError
 from galoop.proposers.language_model.completion import Completion, ModelUnavailable
-from galoop.proposers.language_model.secrets import clean
 from galoop.proposers.protocol import Cost, PriceSource
+from galoop.redaction import clean
 
 _LONGEST_PAUSE = 60.0
 _LONGEST_RETRY_AFTER = 300.0

@@ -10,8 +10,8 @@ from galoop.proposers.language_model.client import LiteLLM
 from galoop.proposers.language_model.completion import Complete, Completion, ModelUnavailable
 from galoop.proposers.language_model.prompts import messages
 from galoop.proposers.language_model.replies import ReplyError, read
-from galoop.proposers.language_model.secrets import clean
 from galoop.proposers.protocol import Cost, Proposal, Request, Seat
+from galoop.redaction import clean
 from galoop.store.files import disk_errors
 
 _REASON_CHARACTERS = 400

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
-_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH(?!OR)", re.I)
+_NAME = re.compile(r"KEY|TOKEN(?!IZ)|SECRET|PASSW|CREDENTIAL|AUTH(?!OR)", re.I)
 _SHORTEST = 8
 _MASK = "[redacted]"
 
@@ -29,3 +29,8 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
 def clean(text: str) -> str:
     """Redacted text that can be stored: half surrogate pairs are replaced."""
     return redact(text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a child process that needs no key."""
+    return {name: value for name, value in environment.items() if not _NAME.search(name)}

@@ -19,7 +19,7 @@ import pytest
 import fake_domain as fake
 from fake_domain import World
 from fake_programs import artifact, probe
-from galoop.errors import InfrastructureError, IsolationError
+from galoop.errors import InfrastructureError, IsolationError, UsageError
 from galoop.hashing import content_hash
 from galoop.loop import discover, run_loop
 from galoop.report.progress import NullProgress
@@ -63,8 +63,7 @@ def settings(server: ModelServer, **changes: Any) -> dict[str, Any]:
         "language_model__input_price": 2.0,
         "language_model__output_price": 8.0,
         "language_model__key_variable": "GALOOP_TEST_KEY",
-        **changes,
-    }
+    } | changes
 
 
 @pytest.fixture(autouse=True)
@@ -316,6 +315,26 @@ def test_the_key_is_in_no_child_s_environment(monkeypatch: pytest.MonkeyPatch) -
     (env,) = seen
     assert KEY not in str(env)
     assert not {name for name in env if name.endswith(("KEY", "TOKEN", "SECRET"))}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"language_model__model": ""}, r"language_model\.model is empty"),
+        ({"language_model__key_variable": "NO_SUCH_KEY"}, "NO_SUCH_KEY is not set"),
+        ({"generator__proposer": "recorded"}, r"recorded\.run is empty"),
+    ],
+)
+def test_what_the_generator_lacks_is_said_before_anything_is_run(
+    world: World, fast_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    given = settings(
+        ModelServer("http://127.0.0.1:9/v1"), discriminator__proposer="fake", **changes
+    )
+    with pytest.raises(UsageError, match=words):
+        run_loop(small(**given), fast_path / "run", QUIET)
+    assert world.opened == 0
+    assert not (fast_path / "run").exists()
 
 
 def test_the_key_is_not_handed_to_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

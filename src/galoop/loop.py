@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from galoop.benchmark import Slice, freeze, read_slice
 from galoop.config import ExperimentConfig
@@ -14,6 +14,7 @@ from galoop.domains.protocol import DomainSession
 from galoop.evaluation.paired import PairedEvaluator
 from galoop.gate import check_confirmation, check_gate
 from galoop.plugins import load
+from galoop.proposers.factory import check
 from galoop.replay import replay
 from galoop.report.model import LoopResult
 from galoop.report.progress import Message, Progress, StageStarted
@@ -32,6 +33,13 @@ __all__ = ["discover", "improve", "replay", "run_loop"]
 
 logger = logging.getLogger(__name__)
 
+#: Whose proposers a command asks.
+_SEATS: Mapping[str, Sequence[Literal["discriminator", "generator"]]] = {
+    "loop": ("discriminator", "generator"),
+    "discover": ("discriminator",),
+    "improve": ("generator",),
+}
+
 
 @contextmanager
 def opened(
@@ -46,6 +54,7 @@ def opened(
     The manifest of the store holds the configuration and what the domain says the figures depend
     on; a run folder of anything else is refused.
     """
+    check(config, _SEATS[command])
     progress.emit(StageStarted("prepare", 0, config.loop.rounds, "loading the model"))
 
     def say(text: str) -> None:

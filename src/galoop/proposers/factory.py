@@ -2,8 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
 from galoop.errors import UsageError
 from galoop.proposers.protocol import Proposer, Seat
+
+if TYPE_CHECKING:
+    from galoop.config import ExperimentConfig
+
+
+def check(
+    config: ExperimentConfig, searches: Iterable[Literal["discriminator", "generator"]]
+) -> None:
+    """Refuse at once what a proposer would refuse once its turn comes, hours later perhaps.
+
+    Raises
+    ------
+    UsageError
+        No model, key or run is named where one is needed, or an extra is not installed.
+    """
+    used = {getattr(config, search).proposer for search in searches}
+    if "language-model" in used:
+        from galoop.proposers.language_model.client import check_settings
+
+        check_settings(config.language_model)
+    if "recorded" in used and not config.recorded.run:
+        raise UsageError(
+            "recorded.run is empty", "name the run folder whose proposals are handed back"
+        )
 
 
 def grammar(seat: Seat) -> Proposer:

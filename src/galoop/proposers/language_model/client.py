@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 from galoop.config import LanguageModelConfig
@@ -44,11 +45,7 @@ class LiteLLM:
     """
 
     def __init__(self, knobs: LanguageModelConfig) -> None:
-        if not knobs.model:
-            raise UsageError(
-                "language_model.model is empty",
-                "name a model as litellm does: --language-model.model openai/gpt-5-mini",
-            )
+        check_settings(knobs)
         self._knobs = knobs
         self._litellm = _load()
         self._key = _key(knobs)
@@ -206,19 +203,36 @@ class LiteLLM:
         return Cost(dollars, spent, made, source=source, prices=prices)
 
 
+def check_settings(knobs: LanguageModelConfig) -> None:
+    """Refuse settings with which no call could succeed; nothing is imported for it.
+
+    Raises
+    ------
+    UsageError
+    """
+    if not knobs.model:
+        raise UsageError(
+            "language_model.model is empty",
+            "name a model as litellm does: --language-model.model openai/gpt-5-mini",
+        )
+    if knobs.key_variable and not os.environ.get(knobs.key_variable, "").strip():
+        raise UsageError(
+            f"language_model.key_variable: {knobs.key_variable} is not set in the environment",
+            f"export {knobs.key_variable}=…, or name another variable",
+        )
+    if find_spec("litellm") is None or find_spec("tenacity") is None:
+        raise UsageError(
+            "the proposer language-model needs litellm and tenacity",
+            "install the extra: pip install 'galoop[llm]'",
+        )
+
+
 def _load() -> Any:
     """litellm, quiet, and with the price table of its own release instead of a fetched one."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import litellm
-            import tenacity  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"the proposer language-model needs litellm ({error})",
-            "install the extra: pip install 'galoop[llm]'",
-        ) from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import litellm
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
@@ -229,13 +243,7 @@ def _load() -> Any:
 def _key(knobs: LanguageModelConfig) -> str | None:
     """The key to send; None leaves it to litellm, which knows each provider's variable."""
     if knobs.key_variable:
-        value = os.environ.get(knobs.key_variable, "").strip()
-        if not value:
-            raise UsageError(
-                f"language_model.key_variable: {knobs.key_variable} is not set in the environment",
-                f"export {knobs.key_variable}=…, or name another variable",
-            )
-        return value
+        return os.environ[knobs.key_variable].strip()
     # The key of one's account at OpenAI is not for every server that speaks OpenAI's protocol.
     if knobs.api_base and knobs.model.startswith(("openai/", "hosted_vllm/", "custom_openai/")):
         return "none"

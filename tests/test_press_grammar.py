@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from galoop.domains.kv_compression.artifacts import load_press, materialise
 from galoop.domains.kv_compression.grammar import SPACE, PressGrammar
+from galoop.domains.kv_compression.grammar.moves import Chooser, reserve_share
 from galoop.domains.kv_compression.grammar.render import render, revive, source
 from galoop.domains.kv_compression.grammar.tree import (
     COMBINES,
@@ -259,6 +261,20 @@ def test_a_search_improves_on_drawing_at_random() -> None:
         fresh = [grammar.propose(Request(TASK, i, None, ())).candidate for i in range(80)]
         drawn.append(max(closeness(c) for c in fresh))
     assert sum(found) > sum(drawn) + 0.3
+
+
+def test_a_share_can_be_reserved_for_the_start() -> None:
+    choose = Chooser(random.Random(0), lambda slot, options: options[0], base="source")
+    program = normalise(Program((Signal("recency"), Signal("lag", (("size", 64),)))))
+    kept = reserve_share(program, choose)
+    assert kept is not None
+    assert [s.name for s in kept.signals] == ["base_score", *(s.name for s in program.signals)]
+    assert (kept.combine, kept.fraction, kept.base) == ("two_stage", 0.25, "source")
+    again = reserve_share(normalise(kept), choose)
+    assert again is not None
+    assert (again.signals, again.fraction) == (normalise(kept).signals, 0.5), "another share"
+    nothing = Chooser(random.Random(0), lambda slot, options: options[0])
+    assert reserve_share(program, nothing) is None, "there is no press to wrap"
 
 
 def test_revives_its_own_programs_but_not_edited_ones(programs: list[Candidate]) -> None:

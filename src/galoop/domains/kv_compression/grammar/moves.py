@@ -245,6 +245,27 @@ def change_weight(program: Program, choose: Chooser) -> Program | None:
     return _swap(program, old, replace(old, weight=float(weight)))
 
 
+def reserve_share(program: Program, choose: Chooser) -> Program | None:
+    """A share of the budget for the press that the search started from, the rest as before.
+
+    Where it has a share already, another share. What a repair must not lose is mostly what that
+    press kept.
+    """
+    base = program.base or choose.base
+    others = tuple(s for s in program.signals if s.name != BASE)
+    if not base or not others or len(others) >= MAX_SIGNALS:
+        return None
+    own = next((s for s in program.signals if s.name == BASE), None) or Signal(BASE)
+    reserved = program.combine == "two_stage" and program.signals[0].name == BASE
+    if reserved:
+        fraction = choose.other("fraction", FRACTIONS, program.fraction)
+    else:
+        fraction = choose.number("fraction", FRACTIONS)
+    signals = (replace(own, sign=1), *others)
+    changed = replace(program, signals=signals, combine="two_stage", fraction=float(fraction))
+    return replace(changed, base=base)
+
+
 def change_combination(program: Program, choose: Chooser) -> Program | None:
     """Another way to combine the signals."""
     if len(program.signals) < 2:
@@ -316,6 +337,7 @@ MOVES: dict[str, Callable[[Program, Chooser], Program | None]] = {
     "step the width": step_width,
     "change a weight": change_weight,
     "change the combination": change_combination,
+    "reserve a share for the start": reserve_share,
     "change the grain": change_grain,
     "share the budget otherwise": change_scope,
     "change the guards": change_guard,

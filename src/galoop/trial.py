@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from galoop.evaluation.noninferiority import ComponentVerdict
+from galoop.evaluation.paired import Scores
 from galoop.evaluation.statistics import Interval
 from galoop.types import Candidate, Example
 
@@ -71,3 +72,20 @@ def lost_slice(changes: Sequence[Change]) -> Change | None:
     if newest.new.estimate < newest.old.estimate:
         return newest
     return next((c for c in changes[:-1] if c.status != "pass"), None)
+
+
+def measured_budget(scores: Scores) -> dict[str, float]:
+    """The measured budget over the examples: means, and extremes where they bind. No times."""
+    rows = [o.measured for row in scores.outcomes for o in row]
+    out: dict[str, float] = {}
+    for key, reduce in (
+        ("kept_fraction", max),
+        ("kept_bytes", max),
+        ("kept_least_per_head", min),
+        ("kept_most_per_head", max),
+        ("extra_forward_passes", max),
+    ):
+        values = [m[key] for m in rows if key in m]
+        if values:
+            out[key] = float(reduce(values))
+    return out

@@ -139,9 +139,17 @@ def test_the_look_compares_component_by_component(looking: dict[str, int]) -> No
     assert Counter(key for key, _, _ in world.calls)[nothing.key] == 24
 
 
+def test_what_seems_to_lose_nothing_is_looked_at_again(looking: dict[str, int]) -> None:
+    regression, session, world = made(KEEPING, **looking)
+    same = session.artifact(artifact(1.0, 1.0, 0.9), "candidate")
+    assert regression.look(same, "s", Meter()).losses == {"fake/easy": 0.0, "fake/mid": 0.0}
+    assert Counter(key for key, _, _ in world.calls)[same.key] == 2 * 36
+    assert max(world.calls.values()) == 1, "what the first look saw is not evaluated again"
+
+
 def test_the_look_is_paid_from_the_search_s_cap(looking: dict[str, int]) -> None:
     found = improved([KEEPING], config=fake.config(generator__max_evaluations=45, **looking))
-    # Parent and candidate on 20 examples each leave 5, and the look wants two systems on 12.
+    # Parent and candidate on 20 examples each leave 5, and the look wants two systems on 24.
     assert found.result.stopped_by.startswith("evaluations: ")
     assert found.result.accepted is None
     regression, session, _ = made(KEEPING, **looking)

@@ -226,7 +226,8 @@ class GateConfig(Section):
         12,
         ge=0,
         description="Examples of a component, others than the gate's, that a promising candidate "
-        "answers during the search; 0 leaves the suites to the gate alone.",
+        "answers during the search, three times as many where it seems to lose nothing; 0 leaves "
+        "the suites to the gate alone.",
     )
     length: int = Field(256, ge=32, description="Length of a suite's contexts, in tokens.")
     max_new_tokens: int = Field(

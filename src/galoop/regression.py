@@ -24,6 +24,9 @@ from galoop.gate import suite_components
 from galoop.search.protocol import StopSearch
 from galoop.types import Example, State
 
+#: A second look is at this many times ``gate.look`` examples.
+_SECOND_LOOK = 3
+
 
 @dataclass(frozen=True)
 class Component:
@@ -124,31 +127,40 @@ class Regression:
 
     @cached_property
     def _looked_at(self) -> list[tuple[str, list[Example]]]:
-        """Components of which more than δ can be lost, the ones with most to lose first."""
+        """Components of which more than δ can be lost, with the examples of both looks."""
         knobs = self._config.gate
         at_stake = {c.name: c.old for c in self.components if c.gates and c.old >= knobs.delta}
-        found = [
+        return [
             (name, examples)
             for name, examples in suite_components(
-                self._config, self._session, knobs.look, purpose="look"
+                self._config, self._session, _SECOND_LOOK * knobs.look, purpose="look"
             )
             if name in at_stake
         ]
-        return sorted(found, key=lambda item: -at_stake[item[0]])
 
     def look(self, system: Any, stage: str, meter: Meter) -> Look:
         """Compare ``system`` with A₀ on a few examples; an estimate for the search alone.
 
-        All components at once: rows that share their passes cost less each.
+        Of many candidates the luckiest seems to lose least. So one that seems to lose no more than
+        δ is looked at again, on more examples, before a trial is spent on it.
 
         Raises
         ------
         StopSearch
             A cap would be passed, or A₀ itself fails.
         """
-        if self._config.gate.look == 0 or system.key == self._start.key or not self._looked_at:
+        n = self._config.gate.look
+        if n == 0 or system.key == self._start.key or not self._looked_at:
             return Look({})
-        examples = [e for _, part in self._looked_at for e in part]
+        first = self._losses(system, n, stage, meter)
+        if first.loss > self._config.gate.delta:
+            return first
+        return self._losses(system, _SECOND_LOOK * n, stage, meter)
+
+    def _losses(self, system: Any, n: int, stage: str, meter: Meter) -> Look:
+        # All components at once: rows that share their passes cost less each.
+        parts = [(name, examples[:n]) for name, examples in self._looked_at]
+        examples = [e for _, part in parts for e in part]
         old, new = self._evaluator.evaluate(
             [self._start, system], examples, stage=stage, meter=meter
         )
@@ -156,11 +168,9 @@ class Regression:
             raise StopSearch(f"gate: A0 {_failure(old)}")
         known = new.means if new.state is State.SCORED else [0.0] * len(examples)
         losses: dict[str, float] = {}
-        at = 0
-        for name, part in self._looked_at:
-            span = slice(at, at + len(part))
+        for i, (name, part) in enumerate(parts):
+            span = slice(i * n, (i + 1) * n)
             losses[name] = (sum(old.means[span]) - sum(known[span])) / len(part)
-            at += len(part)
         return Look(losses)
 
     # -- the gate ---------------------------------------------------------------------------

@@ -22,8 +22,16 @@ def experiment(folder: Path, **changes: Any) -> Path:
 
 
 def test_ctrl_c_says_how_to_go_on_and_the_command_goes_on(
-    world: World, base: Path, fast_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World,
+    base: Path,
+    fast_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
+    # A shell starts its background jobs with SIGINT ignored; then there is no Ctrl-C to test.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+
     def interrupt(number: int) -> None:
         if number == 150:
             signal.raise_signal(signal.SIGINT)

@@ -209,6 +209,14 @@ def test_an_empty_run_is_rendered() -> None:
         assert "stopped before its end" in text.lower()
 
 
+def test_a_run_that_was_given_its_slices_did_not_fail_to_find_one() -> None:
+    given = sample()
+    words = summary(given.table, (), given.generations)
+    assert "No probe was admitted" not in words
+    assert given.generations[0].name in words
+    assert summary(given.table, (), ()).startswith("No artifact was accepted")
+
+
 def test_plot_is_xml_and_bars_are_to_scale() -> None:
     values = (0.0, 0.5, 1.0)
     columns = tuple(Column(str(v), f"c{v}", "suite") for v in values)

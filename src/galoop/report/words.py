@@ -63,14 +63,16 @@ def summary(
     generations: Sequence[GenerationReport],
 ) -> str:
     """What the run found, in a few sentences, from its own figures."""
-    if not slices:
+    given = any(column.group == "slice" for column in table.columns)
+    if not slices and not given:
         return (
             "No probe was admitted: within this budget nothing was found on which the artifact "
             "loses what the reference solves."
         )
+    # `gal improve` is given its slices and searches for none.
     parts = [_slice_sentence(table, item) for item in slices]
     parts += [_generation_sentence(item) for item in generations]
-    return " ".join(parts)
+    return " ".join(parts) or "No artifact was accepted: none was promising enough for a trial."
 
 
 def _slice_sentence(table: LoopTable, item: SliceReport) -> str:

@@ -197,6 +197,8 @@ def test_config_cannot_be_changed() -> None:
         config.seed = 3  # type: ignore[misc]
 
 
-def test_the_demo_loads() -> None:
-    demo = Path(__file__).parent.parent / "examples" / "demo.toml"
-    assert load(demo).artifact.budget == {"compression_ratio": 0.75}
+def test_the_examples_load() -> None:
+    examples = sorted((Path(__file__).parent.parent / "examples").glob("*.toml"))
+    assert {e.stem for e in examples} >= {"demo", "longer"}
+    for example in examples:
+        assert load(example).artifact.budget == {"compression_ratio": 0.75}

@@ -98,7 +98,8 @@ def test_nothing_to_compare(world: World, fast_path: Path) -> None:
     discover(small(artifact__start="identity"), fast_path / "run", QUIET)
     with pytest.raises(NothingEvaluatedError, match="nothing to compare"):
         measure(fast_path / "run", WordCounts())
-    assert run(["diversity", str(fast_path / "run")]) == ExitCode.NOTHING_EVALUATED
+    words = ["--embedding", "words"]
+    assert run(["diversity", str(fast_path / "run"), *words]) == ExitCode.NOTHING_EVALUATED
 
 
 # -- behaviour -----------------------------------------------------------------------------
@@ -266,7 +267,8 @@ def test_replays_and_judges_come_from_the_command_line(
 def test_errors_have_their_codes(
     base: Path, fast_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(["diversity", str(fast_path / "none")]) == ExitCode.INFRASTRUCTURE
+    words = ["--embedding", "words"]
+    assert run(["diversity", str(fast_path / "none"), *words]) == ExitCode.INFRASTRUCTURE
     monkeypatch.setattr(embedding, "find_spec", lambda name: None)
     assert run(["diversity", str(base)]) == ExitCode.USAGE
     assert "pip install 'galoop[diversity]'" in capsys.readouterr().err

@@ -61,7 +61,11 @@ def somebody(folder: Path, answer: Callable[[Path], None]) -> Iterator[list[Path
 
     def work() -> None:
         while not over.is_set():
-            for path in sorted(folder.rglob("request.json")):
+            try:
+                found = sorted(folder.rglob("request.json"))
+            except OSError:  # a scratch folder was renamed in the middle of the walk
+                continue
+            for path in found:
                 place = path.parent
                 if place not in seen and not place.name.startswith("."):
                     seen.append(place)
@@ -249,8 +253,7 @@ def seated(name: str, **changes: Any) -> Any:
     return small(
         discriminator__proposer=name,
         generator__proposer=name,
-        files__poll=0.005,
-        **changes,
+        **{"files__poll": 0.005, "files__timeout": 60.0, **changes},
     )
 
 

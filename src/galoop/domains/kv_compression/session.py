@@ -37,6 +37,9 @@ HARNESS_VERSION = 1
 #: less each, and what a killed run loses is at most this.
 EXAMPLES_AT_ONCE = 32
 
+#: Context ids and question ids by example key.
+_Prompts = dict[str, tuple[list[int], list[int]]]
+
 
 @dataclass(frozen=True)
 class System:
@@ -204,15 +207,15 @@ class Session:
         out: set[str] = set()
         with ExitStack() as stack:
             runners = {s.key: stack.enter_context(self._runner(s)) for s in systems if s.candidate}
-            for chunk in self._chunks(examples):
+            for chunk, prompts in self._chunks(examples):
                 live = [s for s in systems if s.key not in out]
                 if not live:
                     return
-                rows = self._run_chunk(live, runners, chunk, repeat)
+                rows = self._run_chunk(live, runners, chunk, prompts, repeat)
                 out |= {s.key for s, _, o in rows if o.state in (State.INVALID, State.FAILED)}
                 yield rows
 
-    def _chunks(self, examples: Sequence[Example]) -> Iterator[list[Example]]:
+    def _chunks(self, examples: Sequence[Example]) -> Iterator[tuple[list[Example], _Prompts]]:
         """Examples that are worked on together, as many as the memory for captures holds."""
         config = self._loaded[0].config
         heads = config.num_attention_heads
@@ -220,28 +223,31 @@ class Session:
         token = config.hidden_size + 2 * config.num_key_value_heads * dim
         token *= config.num_hidden_layers * self._loaded[0].dtype.itemsize
         chunk: list[Example] = []
+        prompts: _Prompts = {}
         used = 0
         for example in examples:
-            size = token * len(self.tokenise(example)[0])
+            prompt = self.tokenise(example)
+            size = token * len(prompt[0])
             full = len(chunk) == EXAMPLES_AT_ONCE
             if chunk and (full or used + size > self.options.capture_bytes):
-                yield chunk
-                chunk, used = [], 0
+                yield chunk, prompts
+                chunk, prompts, used = [], {}, 0
             chunk.append(example)
+            prompts[example.key] = prompt
             used += size
         if chunk:
-            yield chunk
+            yield chunk, prompts
 
     def _run_chunk(
         self,
         systems: Sequence[System],
         runners: Mapping[str, Runner],
         examples: Sequence[Example],
+        prompts: _Prompts,
         repeat: int,
     ) -> list[tuple[System, Example, Outcome]]:
         began = time.perf_counter()
         jobs = [(s, e) for e in examples for s in systems]
-        prompts = {e.key: self.tokenise(e) for e in examples}
         captures = {e.key: self._capture(prompts[e.key][0]) for e in examples}
         results: dict[tuple[str, str], Outcome] = {}
         rows: dict[tuple[str, str], tuple[Row, dict[str, float]]] = {}

@@ -20,13 +20,7 @@ def excerpts_of(
         lost = (row[0].score or 0) > ((other.score or 0) if other else 0)
         if lost in chosen:
             continue
-        example = examples[i]
-        chosen[lost] = Excerpt(
-            prompt=shorten(example.context) + "\n" + example.question,
-            gold=", ".join(example.answers),
-            reference=row[0].answer[:200],
-            artifact=other.answer[:200] if other else "",
-        )
+        chosen[lost] = _excerpt(examples[i], row[0].answer, other.answer if other else "")
     return tuple(chosen.values())
 
 
@@ -34,15 +28,17 @@ def first_missed(examples: Sequence[Example], scores: Scores) -> tuple[Excerpt, 
     """The first example that was missed, shortened; nothing where all are solved."""
     for example, row in zip(examples, scores.outcomes, strict=True):
         if not row[0].score:
-            return (
-                Excerpt(
-                    prompt=shorten(example.context) + "\n" + example.question,
-                    gold=", ".join(example.answers),
-                    reference="",
-                    artifact=row[0].answer[:200],
-                ),
-            )
+            return (_excerpt(example, "", row[0].answer),)
     return ()
+
+
+def _excerpt(example: Example, reference: str, artifact: str) -> Excerpt:
+    return Excerpt(
+        prompt=shorten(example.context) + "\n" + example.question,
+        gold=", ".join(example.answers),
+        reference=reference[:200],
+        artifact=artifact[:200],
+    )
 
 
 def shorten(text: str, limit: int = _EXCERPT_CHARACTERS) -> str:

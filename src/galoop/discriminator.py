@@ -21,12 +21,11 @@ from galoop.evaluation.admission import (
     admission_seeds,
     judge,
 )
-from galoop.evaluation.metered import MeteredProposer
+from galoop.evaluation.metered import seated
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
 from galoop.excerpts import excerpts_of
-from galoop.excerpts import shorten as shorten
 from galoop.hashing import content_hash, derive_seed
-from galoop.proposers.protocol import Evaluated, Seat, Task
+from galoop.proposers.protocol import Evaluated, Task
 from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
 from galoop.search.protocol import Problem, Search, StopSearch, refined
 from galoop.store.run import RunStore
@@ -117,20 +116,19 @@ class Discriminator:
         self._artifact = artifact
         task: Task = self._session.probe_task(frozen)
         seed = derive_seed("discriminator", self._config.seed, self._round)
-        proposer = self._session.proposer(
+        proposer = seated(
+            self._config,
+            self._session,
+            self._store,
+            self._meter,
             self._config.discriminator.proposer,
-            Seat(
-                task.domain,
-                "probe",
-                seed,
-                self._config,
-                self._store.folder(self._stage),
-                self._stage,
-            ),
+            task,
+            seed,
+            self._stage,
         )
         problem = Problem(
             task=task,
-            proposer=MeteredProposer(proposer, self._meter, self._store, self._stage),
+            proposer=proposer,
             evaluate=self._evaluate,
             objectives=OBJECTIVES,
             seed=seed,

@@ -14,13 +14,12 @@ from typing import Any
 
 from galoop.config import ExperimentConfig
 from galoop.domains.protocol import DomainSession
-from galoop.evaluation.metered import MeteredProposer
+from galoop.evaluation.metered import seated
 from galoop.evaluation.noninferiority import ComponentVerdict, gate_status, judge_component
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
 from galoop.evaluation.statistics import mcnemar_p, mean_interval
 from galoop.excerpts import first_missed
 from galoop.hashing import canonical_json, derive_seed
-from galoop.proposers.protocol import Seat
 from galoop.regression import Look, Regression
 from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
 from galoop.search.protocol import Problem, Search, StopSearch
@@ -88,20 +87,19 @@ class Generator:
         )
         task = self._session.artifact_task()
         seed = derive_seed("generator", self._config.seed, self._round)
-        proposer = self._session.proposer(
+        proposer = seated(
+            self._config,
+            self._session,
+            self._store,
+            self._meter,
             self._config.generator.proposer,
-            Seat(
-                task.domain,
-                "artifact",
-                seed,
-                self._config,
-                self._store.folder(self._stage),
-                self._stage,
-            ),
+            task,
+            seed,
+            self._stage,
         )
         problem = Problem(
             task=task,
-            proposer=MeteredProposer(proposer, self._meter, self._store, self._stage),
+            proposer=proposer,
             evaluate=self._evaluate,
             objectives=[*(s.name for s in self._slices), *([_SUITES] if self._looks else [])],
             seed=seed,

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from galoop.config import ExperimentConfig
+from galoop.domains.protocol import DomainSession
 from galoop.errors import InfrastructureError
 from galoop.evaluation.paired import Meter
 from galoop.hashing import canonical_json
-from galoop.proposers.protocol import Cost, Proposal, Proposer, Request
+from galoop.proposers.protocol import Cost, Proposal, Proposer, Request, Seat, Task
 from galoop.store.ledger import Spend
 from galoop.store.run import RunStore
 from galoop.types import Candidate
@@ -172,3 +174,27 @@ def _cost(record: Mapping[str, Any]) -> Cost:
         source=record["source"],
         prices=record["prices"],
     )
+
+
+def seated(
+    config: ExperimentConfig,
+    session: DomainSession,
+    store: RunStore,
+    meter: Meter,
+    name: str,
+    task: Task,
+    seed: int,
+    stage: str,
+) -> MeteredProposer:
+    """The proposer ``name`` in the seat of one search, paid from its meter.
+
+    Parameters
+    ----------
+    task : Task
+        What is proposed for.
+    seed : int
+    stage : str
+        ``round-1/generator``: for the ledger, the log, and the proposer's own folder.
+    """
+    seat = Seat(task.domain, task.kind, seed, config, store.folder(stage), stage)
+    return MeteredProposer(session.proposer(name, seat), meter, store, stage)

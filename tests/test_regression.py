@@ -128,7 +128,8 @@ def test_what_the_start_artifact_hardly_solves_is_not_looked_at(looking: dict[st
 
 
 def test_the_look_compares_component_by_component(looking: dict[str, int]) -> None:
-    regression, session, world = made(KEEPING, **looking)
+    wide = {**looking, "gate__delta": 0.5}
+    regression, session, world = made(KEEPING, **wide)
     nothing = session.artifact(artifact(1.0, 0.0, 0.4), "candidate")
     look = regression.look(nothing, "s", Meter())
     # `easy` is solved wholly, of `mid` four in five; `hopeless` does not gate.
@@ -137,6 +138,15 @@ def test_the_look_compares_component_by_component(looking: dict[str, int]) -> No
     assert look.loss == 1.0
     assert look.words.startswith("fake/easy -1.00, fake/mid -0.")
     assert Counter(key for key, _, _ in world.calls)[nothing.key] == 24
+
+
+def test_a_great_loss_on_the_component_with_most_to_lose_ends_the_look(
+    looking: dict[str, int],
+) -> None:
+    regression, session, world = made(KEEPING, **looking)
+    nothing = session.artifact(artifact(1.0, 0.0, 0.4), "candidate")
+    assert regression.look(nothing, "s", Meter()).losses == {"fake/easy": 1.0}
+    assert Counter(key for key, _, _ in world.calls)[nothing.key] == 12
 
 
 def test_what_seems_to_lose_nothing_is_looked_at_again(looking: dict[str, int]) -> None:

@@ -90,6 +90,25 @@ def plain(events: list[tuple[float, Event]]) -> list[str]:
     return stream.getvalue().splitlines()
 
 
+def test_the_pace_of_the_latest_candidates_says_when_a_search_ends() -> None:
+    clock = Clock()
+    tally = Tally(clock)
+    tally.see(StageStarted("generator", 1, 2, "repairing A0", candidates=40))
+    clock.now += 300  # measured once, before the first candidate
+    tally.see(finished(0, 0.0, 0.0))
+    assert tally.eta is None, "one candidate has no pace"
+    for number in range(1, 11):
+        clock.now += 6
+        tally.see(finished(number, 0.5, 0.5))
+    assert tally.eta == pytest.approx(6.0 * (40 - 11))
+    for number in range(11, 31):
+        clock.now += 2
+        tally.see(finished(number, 0.5, 0.5))
+    assert tally.eta == pytest.approx(2.0 * (40 - 31))
+    tally.see(StageStarted("generator", 2, 2, "repairing Gen-1", candidates=40))
+    assert tally.eta is None, "a new stage has a pace of its own"
+
+
 def test_plain_lines_hold_stage_candidate_best_left_and_eta() -> None:
     lines = plain(
         [

@@ -84,6 +84,7 @@ class Generator:
             self._evaluator,
             self._start,
             f"round-{self._round}/gate",
+            lambda text: self._progress.emit(Message(text)),
         )
         task = self._session.artifact_task()
         seed = derive_seed("generator", self._config.seed, self._round)

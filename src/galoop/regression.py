@@ -26,6 +26,9 @@ from galoop.types import Example, State
 
 #: A second look is at this many times ``gate.look`` examples.
 _SECOND_LOOK = 3
+#: A component that loses more than this many times δ in a first look ends it: few examples are
+#: enough to see that, and most candidates of a search end so.
+_HOPELESS = 2.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ class Look:
     Attributes
     ----------
     losses : mapping of component to float
-        A₀'s mean minus the artifact's, on the components of which more than δ could be lost.
+        A₀'s mean minus the artifact's, on the components of which more than δ could be lost. Where
+        one loses far more than that, those after it were not looked at.
     """
 
     losses: dict[str, float]
@@ -86,6 +90,8 @@ class Regression:
         A₀.
     stage : str
         For the ledger.
+    say : callable, optional
+        Takes lines for the reader: the baseline of a gate takes minutes.
     """
 
     def __init__(
@@ -95,12 +101,14 @@ class Regression:
         evaluator: PairedEvaluator,
         start: Any,
         stage: str,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._config = config
         self._session = session
         self._evaluator = evaluator
         self._start = start
         self._stage = stage
+        self._say = say
 
     @cached_property
     def components(self) -> list[Component]:
@@ -108,8 +116,10 @@ class Regression:
         knobs = self._config.gate
         most = max(knobs.examples, knobs.most_examples)
         found = []
-        for name, examples in suite_components(self._config, self._session, most):
+        parts = suite_components(self._config, self._session, most)
+        for number, (name, examples) in enumerate(parts, 1):
             first = examples[: knobs.examples]
+            self._say(f"baseline of the gate: {name} ({number} of {len(parts)}, n = {len(first)})")
             reference, old = self._evaluator.evaluate(
                 [self._session.reference(), self._start], first, stage=self._stage
             )
@@ -127,16 +137,17 @@ class Regression:
 
     @cached_property
     def _looked_at(self) -> list[tuple[str, list[Example]]]:
-        """Components of which more than δ can be lost, with the examples of both looks."""
+        """Components of which more than δ can be lost, with the examples of both looks.
+
+        The one with most to lose comes first.
+        """
         knobs = self._config.gate
         at_stake = {c.name: c.old for c in self.components if c.gates and c.old >= knobs.delta}
-        return [
-            (name, examples)
-            for name, examples in suite_components(
-                self._config, self._session, _SECOND_LOOK * knobs.look, purpose="look"
-            )
-            if name in at_stake
-        ]
+        built = suite_components(
+            self._config, self._session, _SECOND_LOOK * knobs.look, purpose="look"
+        )
+        known = [part for part in built if part[0] in at_stake]
+        return sorted(known, key=lambda part: -at_stake[part[0]])
 
     def look(self, system: Any, stage: str, meter: Meter) -> Look:
         """Compare ``system`` with A₀ on a few examples; an estimate for the search alone.
@@ -152,14 +163,19 @@ class Regression:
         n = self._config.gate.look
         if n == 0 or system.key == self._start.key or not self._looked_at:
             return Look({})
-        first = self._losses(system, n, stage, meter)
-        if first.loss > self._config.gate.delta:
+        delta = self._config.gate.delta
+        dearest, *others = [(name, examples[:n]) for name, examples in self._looked_at]
+        first = self._losses(system, [dearest], stage, meter)
+        if others and first.loss <= _HOPELESS * delta:
+            first = Look(first.losses | self._losses(system, others, stage, meter).losses)
+        if first.loss > delta:
             return first
-        return self._losses(system, _SECOND_LOOK * n, stage, meter)
+        return self._losses(system, self._looked_at, stage, meter)
 
-    def _losses(self, system: Any, n: int, stage: str, meter: Meter) -> Look:
-        # All components at once: rows that share their passes cost less each.
-        parts = [(name, examples[:n]) for name, examples in self._looked_at]
+    def _losses(
+        self, system: Any, parts: list[tuple[str, list[Example]]], stage: str, meter: Meter
+    ) -> Look:
+        # Several components at once: rows that share their passes cost less each.
         examples = [e for _, part in parts for e in part]
         old, new = self._evaluator.evaluate(
             [self._start, system], examples, stage=stage, meter=meter
@@ -168,9 +184,11 @@ class Regression:
             raise StopSearch(f"gate: A0 {_failure(old)}")
         known = new.means if new.state is State.SCORED else [0.0] * len(examples)
         losses: dict[str, float] = {}
-        for i, (name, part) in enumerate(parts):
-            span = slice(i * n, (i + 1) * n)
+        at = 0
+        for name, part in parts:
+            span = slice(at, at + len(part))
             losses[name] = (sum(old.means[span]) - sum(known[span])) / len(part)
+            at += len(part)
         return Look(losses)
 
     # -- the gate ---------------------------------------------------------------------------

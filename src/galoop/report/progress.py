@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,6 +16,9 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self, TextIO
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+#: Latest candidates whose pace the time left is reckoned by.
+_PACE = 12
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,7 @@ class Tally:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.stage: StageStarted | None = None
+        self._finishes: deque[float] = deque(maxlen=_PACE)
         self.began = clock()
         self.stage_began = self.began
         self.candidate = 0
@@ -160,10 +165,12 @@ class Tally:
                 self.stage, self.stage_began = event, self._clock()
                 self.candidate = self.finished = self.evaluations = self.cached = 0
                 self.best, self.last = None, ""
+                self._finishes.clear()
             case CandidateStarted():
                 self.candidate = event.number
             case CandidateFinished():
                 self.finished += 1
+                self._finishes.append(self._clock())
                 self.candidate = max(self.candidate, event.number)
                 self.best = event.best
                 self.last = outcome_words(event)
@@ -204,11 +211,22 @@ class Tally:
 
     @property
     def eta(self) -> float | None:
-        """Seconds until the stage reaches its cap at the pace so far; None while unknown."""
-        done = self.fraction
-        if not done:
+        """Seconds until the stage reaches its first cap; None while unknown.
+
+        By the pace of the latest candidates where there are some: the first one of a stage may
+        wait for what is measured once, and one that is rejected costs next to nothing.
+        """
+        if self.stage is None:
             return None
-        return (self._clock() - self.stage_began) * (1.0 - done) / done
+        left = []
+        if self.stage.candidates and len(self._finishes) > 1:
+            pace = (self._finishes[-1] - self._finishes[0]) / (len(self._finishes) - 1)
+            left.append(pace * max(0, self.stage.candidates - self.finished))
+        done = self.evaluations + self.cached
+        if self.stage.evaluations and done:
+            share = min(1.0, done / self.stage.evaluations)
+            left.append((self._clock() - self.stage_began) * (1.0 - share) / share)
+        return min(left) if left else None
 
 
 def duration(seconds: float | None) -> str:

@@ -230,7 +230,9 @@ class Generator:
         loss = suites.loss if suites else 0.0
         if self._looks:  # what was not looked at counts as lost on this axis alone
             objectives[_SUITES] = max(0.0, 1.0 - loss) if suites else 0.0
-        score -= loss
+        # In units of the margin: a loss of δ halves what a repair is worth, for almost nothing with
+        # such a loss passes the gate, however much it repairs.
+        score /= 1.0 + loss / self._config.gate.delta
         if partial:  # never better than a candidate that was evaluated in full
             score = min(score, self._best_score - 1e-3)
             accuracy = min(accuracy, self.result.best - 1e-3)

@@ -100,7 +100,7 @@ class Bench:
 
         from galoop.domains.kv_compression.artifacts import load_press, materialise
         from galoop.domains.kv_compression.session import Session
-from galoop.domains.text.model_session import Options
+        from galoop.domains.text.model_session import Options
         from galoop.models import load, resolve
 
         torch.set_num_threads(threads)

@@ -39,7 +39,7 @@ class KVCompression:
 class KVSession(TextDomainSession):
     """The domain opened for one experiment."""
 
-    domain = KVCompression
+    domain = KVCompression()
     versions = ("galoop", "gepa", "kvpress", "torch", "transformers")
 
     def open_model(self, options: Options) -> Session:

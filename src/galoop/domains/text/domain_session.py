@@ -37,12 +37,12 @@ class TextDomainSession(ABC):
     Attributes
     ----------
     domain : Domain
-        The domain's class or an instance: name, budget keys, null budget.
+        Name, budget keys, null budget.
     versions : tuple of str
         Distributions whose versions are recorded with every figure.
     """
 
-    domain: ClassVar[Domain | type[Domain]]
+    domain: ClassVar[Domain]
     versions: ClassVar[tuple[str, ...]] = ("galoop", "gepa", "torch", "transformers")
 
     def __init__(self, config: ExperimentConfig, info: ModelInfo, tier: Tier) -> None:
@@ -82,7 +82,7 @@ class TextDomainSession(ABC):
     def artifact_texts(self) -> tuple[str, str, str]:
         """Objective, background and contract for whoever writes artifacts."""
 
-    def check_start(self, candidate: Candidate) -> None:
+    def check_start(self, candidate: Candidate) -> None:  # noqa: B027 - nothing by default
         """Refuse, before anything runs, a start artifact that cannot work with the model."""
 
     @property

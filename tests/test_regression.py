@@ -187,3 +187,10 @@ def test_a_component_that_looks_failed_early_is_not_finished() -> None:
         ("fake/easy", "pass"), ("fake/mid", "pass"), ("fake/hopeless", "not gating"),
     ]  # fmt: skip
     assert [v.n for v in verdicts] == [90, 90, 30]
+
+
+def test_a_finer_look_is_for_what_could_lead(looking: dict[str, int]) -> None:
+    regression, session, world = made(KEEPING, **looking)
+    same = session.artifact(artifact(1.0, 1.0, 0.9), "candidate")
+    regression.look(same, "s", Meter(), lambda first: first.loss > 0)
+    assert Counter(key for key, _, _ in world.calls)[same.key] == 24, "it loses nothing: no more"

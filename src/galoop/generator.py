@@ -210,8 +210,26 @@ class Generator:
         is_parent = candidate.key == self._parent.candidate.key
         if not self._looks or not (is_parent or accuracy >= self._promising):
             return self._feedback(examples, scores, partial=False)
-        seen_suites = self._regression.look(system, self._stage, self._meter)
+        # A finer look is for what could lead the search, or go to a trial at once.
+        graded = _mean(self._by_slice(examples, scores.graded))
+        seen_suites = self._regression.look(
+            system,
+            self._stage,
+            self._meter,
+            lambda first: (
+                accuracy >= self._config.generator.target
+                or self._discounted(graded, first) > self._best_score
+            ),
+        )
         return self._feedback(examples, scores, partial=False, suites=seen_suites)
+
+    def _discounted(self, graded: float, suites: Look | None) -> float:
+        """The score: what a repair reaches, less what it loses, in units of the margin.
+
+        A loss of δ halves what a repair is worth, for almost nothing with such a loss passes the
+        gate, however much it repairs.
+        """
+        return graded / (1.0 + suites.loss / self._config.gate.delta) if suites else graded
 
     @property
     def _promising(self) -> float:
@@ -226,13 +244,10 @@ class Generator:
     ) -> Feedback:
         objectives = self._by_slice(examples, scores.graded)
         accuracies = self._by_slice(examples, scores.means)
-        score, accuracy = _mean(objectives), _mean(accuracies)
+        score, accuracy = self._discounted(_mean(objectives), suites), _mean(accuracies)
         loss = suites.loss if suites else 0.0
         if self._looks:  # what was not looked at counts as lost on this axis alone
             objectives[_SUITES] = max(0.0, 1.0 - loss) if suites else 0.0
-        # In units of the margin: a loss of δ halves what a repair is worth, for almost nothing with
-        # such a loss passes the gate, however much it repairs.
-        score /= 1.0 + loss / self._config.gate.delta
         if partial:  # never better than a candidate that was evaluated in full
             score = min(score, self._best_score - 1e-3)
             accuracy = min(accuracy, self.result.best - 1e-3)

@@ -149,11 +149,23 @@ class Regression:
         known = [part for part in built if part[0] in at_stake]
         return sorted(known, key=lambda part: -at_stake[part[0]])
 
-    def look(self, system: Any, stage: str, meter: Meter) -> Look:
+    def look(
+        self,
+        system: Any,
+        stage: str,
+        meter: Meter,
+        matters: Callable[[Look], bool] = lambda first: True,
+    ) -> Look:
         """Compare ``system`` with A₀ on a few examples; an estimate for the search alone.
 
         Of many candidates the luckiest seems to lose least. So one that seems to lose no more than
         δ is looked at again, on more examples, before a trial is spent on it.
+
+        Parameters
+        ----------
+        system, stage, meter
+        matters : callable
+            Whether a finer estimate than the given one is worth its price.
 
         Raises
         ------
@@ -168,7 +180,7 @@ class Regression:
         first = self._losses(system, [dearest], stage, meter)
         if others and first.loss <= _HOPELESS * delta:
             first = Look(first.losses | self._losses(system, others, stage, meter).losses)
-        if first.loss > delta:
+        if first.loss > delta or not matters(first):
             return first
         return self._losses(system, self._looked_at, stage, meter)
 

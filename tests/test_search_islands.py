@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 
 from engine_tools import AXES, TASK, Climber, Judge, Same, Trader, value
+from fake_domain import LineSearch, World, config
 from fake_programs import artifact
-from galoop.errors import InfrastructureError
+from galoop.config import load
+from galoop.errors import ConfigError, InfrastructureError, UnknownNameError
 from galoop.proposers.protocol import Evaluated, Proposal, Request
+from galoop.search.factory import make
+from galoop.search.gepa import GepaSearch
 from galoop.search.islands import IslandsSearch, distance, diverse
 from galoop.search.openevolve import OpenEvolveSearch
 from galoop.search.protocol import Problem, Search, StopSearch
@@ -365,6 +369,32 @@ def test_islands_of_openevolve() -> None:
         assert len(islands.refined) == 2
         runs.append([c.key for c in judge.seen])
     assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"), [("gepa", GepaSearch), ("openevolve", OpenEvolveSearch), ("line", None)]
+)
+def test_number_and_engine_are_settings(world: World, engine: str, kind: Any) -> None:
+    found = config(islands__count=3, islands__engine=engine)
+    islands = make("islands", found)
+    assert isinstance(islands, IslandsSearch)
+    made = [islands._engine() for _ in range(2)]
+    assert made[0] is not made[1], "an engine for every island"
+    assert isinstance(made[0], kind or LineSearch)
+    if engine == "gepa":
+        judge, proposer = Judge(30), Climber(1)
+        search(judge, proposer, islands=islands)
+        assert len(islands_of(proposer.requests)) == len(islands.refined) == 3
+    assert make("islands", config())._count == 4  # type: ignore[attr-defined]
+    assert type(make("line", found)) is LineSearch, "others need no settings"
+
+
+@pytest.mark.parametrize("engine", ["islands", "agent"])
+def test_an_engine_that_cannot_run_on_an_island_is_refused_with_the_reason(engine: str) -> None:
+    with pytest.raises(ConfigError, match=r"--islands.engine: islands.engine = .*on an island"):
+        load(None, {"islands.engine": engine})
+    with pytest.raises(UnknownNameError, match="did you mean gepa"):
+        load(None, {"islands.engine": "gepaa"})
 
 
 def test_at_least_one_island() -> None:

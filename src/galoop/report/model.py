@@ -288,7 +288,8 @@ class LedgerRow(Record):
     Attributes
     ----------
     count : int
-        Proposals, also those that held no candidate; 0 for evaluations.
+        Proposals, also those that held no candidate; sessions that cost more than their proposals;
+        0 for evaluations.
     dollars : float or None
         None: the price of some is not known.
     source : str

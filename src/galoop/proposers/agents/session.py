@@ -15,7 +15,7 @@ from typing import Any
 
 from galoop.config import AgentConfig, ExperimentConfig
 from galoop.proposers.agents import sandbox, task
-from galoop.proposers.agents.adapter import Adapter, Bill, Job
+from galoop.proposers.agents.adapter import Adapter, Bill, Job, Reading
 from galoop.proposers.agents.prices import estimate
 from galoop.proposers.agents.process import AgentProcess
 from galoop.proposers.agents.server import Call, EvaluationServer
@@ -57,11 +57,10 @@ class Session:
     folder : Path
         A new folder for everything of this session.
     request : Request
-        What is asked for; its parent's sources are put into the worktree.
+        What is asked for; its parent's sources are put into the worktree, and an agent that can
+        holds to what is left of the search's cap in dollars.
     evaluations : int
         How often the agent may have its tree evaluated; 0 gives it no evaluation command.
-    max_dollars : float or None
-        What is left of the search's cap.
     suites : bool
         Whether the evaluation command knows the suites.
 
@@ -78,7 +77,6 @@ class Session:
         folder: Path,
         request: Request,
         evaluations: int = 0,
-        max_dollars: float | None = None,
         suites: bool = False,
     ) -> None:
         self._adapter = adapter
@@ -101,7 +99,7 @@ class Session:
             )
             self.worktree.create()
             self._install_tools(place)
-            self._start(place, program, evaluate, max_dollars)
+            self._start(place, program, evaluate, request.dollars_left)
         except BaseException:
             self._close_server()
             raise
@@ -240,6 +238,7 @@ class Session:
             "input_tokens": reading.input_tokens,
             "output_tokens": reading.output_tokens,
             "dollars": reading.dollars,
+            "cost": asdict(_whole(self._bill.after(reading), reading, self._knobs, self._spent)),
             "seconds": round(self._spent, 3),
             "text": reading.text,
             "stderr": self._process.last_words(),
@@ -262,11 +261,10 @@ class Session:
         tokens_in, tokens_out, dollars = self._bill.since(self._process.parser.reading)
         seconds = max(0.0, self._spent - self._charged)
         self._charged = self._spent
-        self._facts["charged"] = asdict(self._bill)
-        self._write()
-        if self.ended is None or self._process.parser.reading.dollars is not None:
+        reading = self._process.parser.reading
+        if self.ended is None or reading.dollars is not None:
             return Cost(dollars, tokens_in, tokens_out, seconds)
-        whole = estimate(self._knobs, self._bill.input_tokens, self._bill.output_tokens)
+        whole = _whole(self._bill, reading, self._knobs, self._spent)
         return replace(whole, input_tokens=tokens_in, output_tokens=tokens_out, seconds=seconds)
 
     def about(self) -> dict[str, Any]:
@@ -276,6 +274,7 @@ class Session:
             "agent": self._adapter.name,
             "session": self.folder.name,
             "sandboxed": sandboxed,
+            "seconds": round(self._spent, 3),
         }
 
     def read(self, note: str) -> Candidate:
@@ -298,25 +297,36 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     new.replace(folder / FACTS)
 
 
-def unpaid(folder: Path, adapter: Adapter, knobs: AgentConfig) -> Cost | None:
-    """What a session spent that was killed together with this program; None if it was not.
+def whole_cost(folder: Path, adapter: Adapter, knobs: AgentConfig) -> Cost | None:
+    """What all of an ended session cost; None while it runs, or when its files are unreadable.
 
-    Its transcript is read again, and the session is marked so that it is charged once.
+    A session that says nothing of its end was killed together with this program: its transcript is
+    read again, and the result is kept.
     """
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        lines = (folder / TRANSCRIPT).read_bytes().splitlines()
-    except (OSError, ValueError):
+        if "cost" not in facts:
+            lines = (folder / TRANSCRIPT).read_bytes().splitlines()
+            parser = adapter.parser()
+            for line in lines:
+                parser.feed(line)
+            whole = _whole(Bill().after(parser.reading), parser.reading, knobs, 0.0)
+            facts |= {"status": "killed", "reason": "this program was killed"}
+            facts["cost"] = asdict(whole)
+            write_facts(folder, facts)
+        return Cost(**facts["cost"])
+    except (OSError, ValueError, TypeError):
         return None
-    if "status" in facts:
-        return None
-    parser = adapter.parser()
-    for line in lines:
-        parser.feed(line)
-    bill = Bill(**facts.get("charged", {}))
-    tokens_in, tokens_out, dollars = bill.since(parser.reading)
-    write_facts(folder, {**facts, "status": "killed", "reason": "this program was killed"})
-    whole = Cost(dollars)
-    if parser.reading.dollars is None:
-        whole = estimate(knobs, bill.input_tokens, bill.output_tokens)
-    return replace(whole, input_tokens=tokens_in, output_tokens=tokens_out)
+
+
+def _whole(bill: Bill, reading: Reading, knobs: AgentConfig, seconds: float) -> Cost:
+    """The cost of a whole session: as reported, else estimated from its tokens, else unknown."""
+    if reading.dollars is not None:
+        return Cost(bill.dollars, bill.input_tokens, bill.output_tokens, seconds)
+    found = estimate(knobs, bill.input_tokens, bill.output_tokens)
+    return replace(
+        found,
+        input_tokens=bill.input_tokens,
+        output_tokens=bill.output_tokens,
+        seconds=seconds,
+    )

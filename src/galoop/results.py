@@ -9,6 +9,7 @@ from typing import Any
 
 from galoop.benchmark import Slice
 from galoop.evaluation.statistics import mean_interval
+from galoop.proposers.agents.account import sentences
 from galoop.regression import Regression
 from galoop.report.model import (
     Cell,
@@ -86,6 +87,7 @@ def write_result(
         searches=tuple(standing.searches),
         rejections=tuple(standing.rejections),
         ledger=_ledger(run),
+        agents=sentences(run.store),
         notes=tuple(standing.notes),
     )
     run.store.write_text("report.md", markdown.render(result))

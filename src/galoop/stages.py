@@ -367,7 +367,8 @@ def _rejections(run: Run, round: int, search: Any, counts: dict[str, int]) -> tu
     for event in run.store.events("proposal"):
         made = event["payload"]
         # An agent that ended by itself, with nothing new left in its tree, was not turned away.
-        ended = made["about"].get("status") == "finished"
+        about = made["about"]
+        ended = about.get("status") == "finished" and not about.get("refused")
         if made["stage"] == f"round-{round}/{search}" and made["rejected"] and not ended:
             reason = f"no candidate: {made['rejected'][:160]}"
             counts[reason] = counts.get(reason, 0) + 1

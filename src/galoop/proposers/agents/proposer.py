@@ -57,6 +57,7 @@ class _Agent:
         except RefusedTree as refused:
             entry = {"state": "refused", "reason": str(refused)}
             session.log(entry)
+            session.refused = True
             return None, f"{refused} ({ended.reason})"
         if candidate.key in known:
             return None, f"{ended.reason}; its worktree holds nothing new"
@@ -226,7 +227,7 @@ class AgentLoop(_Agent):
             candidate, rejected = None, f"{ended.reason}; no evaluation was left for its last state"
         if candidate is not None:
             _log_candidate(session, request.index, candidate)
-        about = {**session.about(), "status": ended.status}
+        about = {**session.about(), "status": ended.status, "refused": session.refused}
         return Proposal(candidate, session.cost(), rejected, about)
 
 

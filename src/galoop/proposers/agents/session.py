@@ -64,6 +64,13 @@ class Session:
     suites : bool
         Whether the evaluation command knows the suites.
 
+    Attributes
+    ----------
+    ended : Ended or None
+        None while it runs.
+    refused : bool
+        Whether the tree that the agent left at its end was refused.
+
     Raises
     ------
     UsageError, IsolationError, InfrastructureError
@@ -83,9 +90,11 @@ class Session:
         self._knobs = config.agent
         self.folder = folder
         self._bill = Bill()
+        self._tools: dict[Path, bytes] = {}
         self._calls = 0
         self._spent = self._charged = 0.0
         self.ended: Ended | None = None
+        self.refused = False
         sandboxed = sandbox.may_sandbox(config.isolation.tier, config.isolation.require)
         program = sandbox.find_program(self._knobs.command, adapter)
         self._server = EvaluationServer() if evaluations else None
@@ -116,16 +125,29 @@ class Session:
 
     def _install_tools(self, place: sandbox.Place) -> None:
         """The evaluation command: a client that holds no address but its socket's."""
+        self._tools = {}
         for name in ("client.py", *self._adapter.files):
-            shutil.copyfile(Path(__file__).with_name(name), place.tools / name)
-        if self._server is None:
-            return
+            self._tools[place.tools / name] = Path(__file__).with_name(name).read_bytes()
+        if self._server is not None:
+            script = self._command(place).encode("utf-8")
+            self._tools[place.tools / "gal-evaluate"] = script
+        for path, data in self._tools.items():
+            path.write_bytes(data)
+            path.chmod(0o755 if path.name == "gal-evaluate" else 0o644)
+
+    def _command(self, place: sandbox.Place) -> str:
+        assert self._server is not None
         socket = place.seen("socket") / self._server.path.name
         line = [sys.executable, "-I", str(place.seen("tools") / "client.py")]
         line += ["--socket", str(socket)]
-        script = place.tools / "gal-evaluate"
-        script.write_text(f'#!/bin/sh\nexec {shlex.join(line)} "$@"\n', encoding="utf-8")
-        script.chmod(0o755)
+        return f'#!/bin/sh\nexec {shlex.join(line)} "$@"\n'
+
+    def _tools_changed(self) -> bool:
+        """Whether the agent edited what it was given; in a sandbox it cannot."""
+        try:
+            return any(path.read_bytes() != data for path, data in self._tools.items())
+        except OSError:
+            return True
 
     def _start(
         self, place: sandbox.Place, program: Path, evaluate: str, max_dollars: float | None
@@ -241,6 +263,7 @@ class Session:
             "cost": asdict(_whole(self._bill.after(reading), reading, self._knobs, self._spent)),
             "seconds": round(self._spent, 3),
             "text": reading.text,
+            "tools_changed": self._tools_changed(),
             "stderr": self._process.last_words(),
         }
         self._write()

@@ -28,6 +28,7 @@ from galoop.proposers.files import FilesProposer
 from galoop.proposers.protocol import Proposer, Request, Seat, Task
 from galoop.report.progress import NullProgress
 from galoop.search.agent import AgentSearch
+from galoop.types import Kind
 from loop_tools import small
 from search_tools import improved
 
@@ -115,10 +116,8 @@ def settings(text: str) -> dict[str, Any]:
 def test_the_grammar_writes_probes_and_presses(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(blocks("toml")[0])
     config = load(tmp_path / "a.toml")
-    for kind, name in (
-        ("probe", config.discriminator.proposer),
-        ("artifact", config.generator.proposer),
-    ):
+    kinds: tuple[Kind, ...] = ("probe", "artifact")
+    for kind, table in zip(kinds, (config.discriminator, config.generator), strict=True):
         made = plugins.load("proposers", table.proposer)(
             Seat(config.domain, kind, config.seed, config, tmp_path, "s")
         )

@@ -88,6 +88,7 @@ class AgentProposer(_Agent):
         candidate, rejected = self._what_is_left(session, ended, known, self.name)
         if candidate is not None:
             _log_candidate(session, request.index, candidate)
+        session.scrub()
         return Proposal(candidate, session.cost(), rejected, session.about())
 
 
@@ -143,6 +144,7 @@ class AgentLoop(_Agent):
             self._pending[0].answer(over("the search is over: end your work now"))
             self._pending = None
         session.stop(0.0 if interrupted else self._knobs.grace)
+        session.scrub()
 
     # -- one session ------------------------------------------------------------------------
 
@@ -227,6 +229,7 @@ class AgentLoop(_Agent):
             candidate, rejected = None, f"{ended.reason}; no evaluation was left for its last state"
         if candidate is not None:
             _log_candidate(session, request.index, candidate)
+        session.scrub()
         about = {**session.about(), "status": ended.status, "refused": session.refused}
         return Proposal(candidate, session.cost(), rejected, about)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import shlex
 import shutil
@@ -19,13 +20,14 @@ from galoop.proposers.agents.adapter import Adapter, Bill, Job, Reading
 from galoop.proposers.agents.prices import estimate
 from galoop.proposers.agents.process import AgentProcess
 from galoop.proposers.agents.server import Call, EvaluationServer
-from galoop.proposers.agents.worktree import TASK, Worktree
+from galoop.proposers.agents.worktree import TASK, RefusedTree, Worktree, scrub
 from galoop.proposers.protocol import Cost, Request
 from galoop.types import Candidate
 
 #: What is known of a session, and what its agent printed.
 FACTS, TRANSCRIPT = "session.json", "transcript.jsonl"
 _POLL_SECONDS = 0.1
+_SHORTEST_KEY = 8
 #: Calls of the evaluation command beyond which an agent is taken to be stuck.
 _MAX_CALLS = 10_000
 
@@ -171,7 +173,7 @@ class Session:
         argv = self._adapter.argv(job)
         passed = (*keys, *self._adapter.addresses)
         variables = sandbox.environment(place, program, passed, self._adapter.environment(job))
-        self.secrets = [variables[k] for k in keys if len(variables.get(k, "")) >= 8]
+        self.secrets = _credentials(self._adapter, knobs, variables)
         line = argv
         if place.sandboxed:
             readable = [Path(p).expanduser() for p in knobs.readable]
@@ -302,12 +304,25 @@ class Session:
 
     def read(self, note: str) -> Candidate:
         """What lies in the worktree now (see :meth:`Worktree.read`)."""
-        return self.worktree.read(note, self.secrets)
+        try:
+            return self.worktree.read(self._masked(note), self.secrets)
+        except RefusedTree as refused:
+            raise RefusedTree(self._masked(str(refused))) from None
+
+    def scrub(self) -> None:
+        """Take credentials out of the worktree of an agent that has ended, once it was read."""
+        scrub(self.worktree.path, self.secrets)
+
+    def _masked(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, "[credential]")
+        return text
 
     def log(self, entry: Mapping[str, Any]) -> None:
         """Append to the session's list of what was handed in."""
         with open(self.folder / "submissions.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, ensure_ascii=True, default=str) + "\n")
+            text = json.dumps(entry, ensure_ascii=True, default=str)
+            file.write(self._masked(text) + "\n")
 
     def _write(self) -> None:
         write_facts(self.folder, self._facts)
@@ -324,7 +339,7 @@ def whole_cost(folder: Path, adapter: Adapter, knobs: AgentConfig) -> Cost | Non
     """What all of an ended session cost; None while it runs, or when its files are unreadable.
 
     A session that says nothing of its end was killed together with this program: its transcript is
-    read again, and the result is kept.
+    read again, the result is kept, and its folders are tidied up as at every other end.
     """
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
@@ -336,10 +351,18 @@ def whole_cost(folder: Path, adapter: Adapter, knobs: AgentConfig) -> Cost | Non
             whole = _whole(Bill().after(parser.reading), parser.reading, knobs, 0.0)
             facts |= {"status": "killed", "reason": "this program was killed"}
             facts["cost"] = asdict(whole)
+            scrub(folder / "worktree", _credentials(adapter, knobs, os.environ))
+            shutil.rmtree(folder / "home", ignore_errors=True)
             write_facts(folder, facts)
         return Cost(**facts["cost"])
     except (OSError, ValueError, TypeError):
         return None
+
+
+def _credentials(adapter: Adapter, knobs: AgentConfig, variables: Mapping[str, str]) -> list[str]:
+    """Values that must not stay in a run folder; shorter ones would match ordinary words."""
+    names = (*adapter.keys, *knobs.environment)
+    return [variables[name] for name in names if len(variables.get(name, "")) >= _SHORTEST_KEY]
 
 
 def _whole(bill: Bill, reading: Reading, knobs: AgentConfig, seconds: float) -> Cost:

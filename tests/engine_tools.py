@@ -91,3 +91,14 @@ class Trader(Climber):
         else:
             left, right = left - step, right + 3 * step
         return Proposal(artifact(round(left, 6), round(right, 6), 0.0, salt=len(self.requests)))
+
+
+class Front(Trader):
+    """Fronts of several programs, so that an engine has parents to choose from."""
+
+    def propose(self, request: Request) -> Proposal:
+        made = Climber.propose(self, request)
+        if request.parent is None:
+            return made
+        self.requests.pop()
+        return super().propose(request)

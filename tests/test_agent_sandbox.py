@@ -123,19 +123,42 @@ def test_it_sees_no_variables_but_those_that_are_named(
         print("error with", os.environ["MY_KEY"], file=sys.stderr)
         (TREE / "artifact" / "x.py").write_text("KEY = " + repr(os.environ["MY_KEY"]))
         say(**evaluate())
+        (TREE / "artifact" / "x.py").unlink()
+        (TREE / "artifact" / (os.environ["MY_KEY"] + ".py")).write_text("")
+        say(**evaluate())
+        (TREE / "artifact" / (os.environ["MY_KEY"] + ".py")).unlink()
+        (TREE / os.environ["MY_KEY"]).mkdir()
+        say(**evaluate())
+        (TREE / os.environ["MY_KEY"]).rmdir()
+        write(0.5, 1.0, 0.4)
+        say(**evaluate("-m", "with " + os.environ["MY_KEY"]))
+        # Left behind where it was put: in a file, a name, a link, a commit.
+        (TREE / "artifact" / "x.py").write_text("KEY = " + repr(os.environ["MY_KEY"]))
+        (TREE / "artifact" / "big.bin").write_bytes(os.environ["MY_KEY"].encode() * 100000)
+        (TREE / "artifact" / "link").symlink_to(os.environ["MY_KEY"])
+        (TREE / ".git" / "config").write_text("# " + os.environ["MY_KEY"])
         """,
         tier,
         agent__environment=("MY_KEY", "NOT_SET"),
     )
-    first, second = worked.said()
+    first, second, named, beside, noted = worked.said()
     assert not {"SOME_TOKEN", "OPENAI_API_KEY", "NOT_SET"} & set(first["env"])
     assert first["env"]["MY_KEY"] == "[credential]"  # it had the value; the transcript has not
     assert "holds the value of a credential" in second["reason"]
-    everything = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
-    kept = [p for p in everything if "worktree" not in p.parts]
-    assert len(kept) >= 3
-    for path in kept:
-        assert b"sk-for-the-agent" not in path.read_bytes(), path
+    assert "named after a credential" in named["reason"]
+    assert "'[credential]'" in beside["reason"]
+    assert noted["state"] == "scored"
+    assert [c["note"] for c in worked.candidates] == ["with [credential]"]
+    everything = list((tmp_path / "run").rglob("*"))
+    assert sum(p.is_file() for p in everything) >= 4
+    assert (worked.session() / "worktree" / "artifact" / "params.json").is_file()
+    for path in everything:
+        assert "sk-for-the-agent" not in str(path)
+        if path.is_symlink():
+            assert "sk-for-the-agent" not in str(path.readlink())
+        elif path.is_file():
+            assert b"sk-for-the-agent" not in path.read_bytes(), path
+    assert "sk-for-the-agent" not in json.dumps(worked.improved.store.events())
     assert "sk-for-the-agent" not in json.dumps(worked.proposals)
 
 

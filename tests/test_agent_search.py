@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -408,6 +409,46 @@ def test_an_interrupted_search_goes_on_with_a_new_session(tmp_path: Path, world:
     spent = store.total("round-1/generator")
     assert spent.dollars == 0.5
     assert spent.input_tokens == 20
+
+
+def test_caps_and_ledger_are_exact_over_sessions(tmp_path: Path, world: World) -> None:
+    """What a session spent after its last proposal counts when the search goes on."""
+    store = MemoryStore()
+    body = """
+        say(type="usage", dollars=0.1, input_tokens=10)
+        write(0.3, 1.0, 0.4)
+        evaluate("-m", "first")
+        say(type="usage", dollars=0.7, input_tokens=70)
+        write(0.5, 1.0, 0.4)
+        evaluate("-m", "second")
+        say(type="usage", dollars=0.8, input_tokens=80)
+    """
+    cap = {"generator__max_dollars": 0.5}
+    with pytest.raises(KeyboardInterrupt):
+        work(tmp_path, body, store=store, search=Interrupted(2), **cap)  # parent, (0.3)
+    spent = store.total("round-1/generator")
+    assert spent.input_tokens == 10
+    facts = tmp_path / "run" / "proposers" / "stage" / "session-1" / "session.json"
+    # As if it had been killed a little later, before its end was written down.
+    transcript = facts.with_name("transcript.jsonl")
+    with open(transcript, "a") as file:
+        file.write('{"type": "usage", "dollars": 0.55, "input_tokens": 60}\n')
+    known = json.loads(facts.read_text())
+    for name in ("cost", "status", "reason"):
+        known.pop(name)
+    facts.write_text(json.dumps(known))
+    worked = work(tmp_path, body, store=store, **cap)
+    assert worked.reason == "dollars: 0.55 of 0.5 spent"
+    assert not worked.session(2).exists(), "no session is started beyond the cap"
+    assert worked.ended(1)["status"] == "killed"
+    spent = store.total("round-1/generator")
+    assert (spent.dollars, spent.input_tokens) == (pytest.approx(0.55), 60)
+    # A higher cap: the next session is told of what is left, and all of both is in the ledger.
+    worked = work(tmp_path, body, store=store, generator__max_dollars=5.0)
+    assert worked.ended(2)["status"] == "finished"
+    spent = store.total("round-1/generator")
+    assert (spent.dollars, spent.input_tokens) == (pytest.approx(0.55 + 0.8), 140)
+    assert [c["note"] for c in worked.candidates] == ["first", "second"]
 
 
 def test_after_the_end_nothing_is_asked_again(tmp_path: Path, world: World) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from agent_tools import B1, TIERS, Worked, seated
+import press_loop
+from agent_tools import B1, BWRAP, TIERS, Worked, seated
 from fake_agent_api import INPUT_TOKENS, LAST, OUTPUT_TOKENS, FakeApi, serving
 from fake_domain import World, config
 from fake_programs import artifact
@@ -52,7 +53,15 @@ def api(name: str, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def work(folder: Path, name: str, api: FakeApi, search: Any, **changes: Any) -> Worked:
-    given: dict[str, Any] = {"agent__adapter": name, "agent__seconds": 90.0, **changes}
+    given = {**adapted(name, api), **changes}
+    found = config(generator__search=search.name, **given)
+    made = improved((), config=found, search=search, proposer=seated(found, folder))
+    return Worked(made, folder)
+
+
+def adapted(name: str, api: FakeApi) -> dict[str, Any]:
+    """The settings of an agent that finds the fake API."""
+    given: dict[str, Any] = {"agent__adapter": name, "agent__seconds": 90.0}
     if name == "codex":
         provider = f'{{name="fake",base_url="{api.url}/v1",env_key="CODEX_API_KEY"}}'
         given["agent__arguments"] = (
@@ -62,9 +71,13 @@ def work(folder: Path, name: str, api: FakeApi, search: Any, **changes: Any) -> 
             f"model_providers.fake={provider}",
         )
         given["agent__model"] = "a-model"
-    found = config(generator__search=search.name, **given)
-    made = improved((), config=found, search=search, proposer=seated(found, folder))
-    return Worked(made, folder)
+    return given
+
+
+def no_key_in(run: Path) -> None:
+    for path in run.rglob("*"):
+        if path.is_file():
+            assert KEY.encode() not in path.read_bytes(), path
 
 
 LOOP = ["cat TASK.md", f"{edit(0.3)}\n{evaluate('first')}", f"{edit(0.5)}\n{evaluate('second')}"]
@@ -93,9 +106,34 @@ def test_its_own_loop(tmp_path: Path, world: World, name: str, api: FakeApi, tie
         assert spent.unpriced == 1
     # The key went to the API and nowhere else.
     assert KEY in json.dumps(api.requests[0][1])
-    for path in (tmp_path / "run").rglob("*"):
-        if path.is_file():
-            assert KEY.encode() not in path.read_bytes(), path
+    no_key_in(tmp_path / "run")
+
+
+@press_loop.needs_fast
+@pytest.mark.parametrize("steps", [[]], ids=[""])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_real_press_from_end_to_end(fast_path: Path, name: str, api: FakeApi) -> None:
+    """Compactor's installed source edited in the agent's session, measured on the fast model."""
+    command = evaluate("").removesuffix(" -m ")
+    api.commands += press_loop.commands(command, fast_path / "run")
+    made = press_loop.improved(fast_path, **adapted(name, api), evaluation__max_new_tokens=16)
+    true = press_loop.check(made)
+    # The agent was told what was measured, in its session, by its evaluation command.
+    told = json.dumps(api.requests[-1][2])
+    for event in made.events("candidate")[1:3]:
+        assert f'\\"score\\": {round(event["score"], 4)}' in told.replace("\\\\", "\\")
+    assert "over" in told
+    assert max(true.values()) == made.result.searches[0].best
+    calls = len(api.commands) + 1
+    assert len(api.requests) == calls
+    rows = [row for row in made.result.ledger if row.who == f"agent:{name}"]
+    assert sum(row.input_tokens for row in rows) == calls * INPUT_TOKENS
+    assert sum(row.output_tokens for row in rows) == calls * OUTPUT_TOKENS
+    (sentence,) = made.result.agents
+    assert f"{name}, in a sandbox" in sentence or not BWRAP
+    assert f"Its last words, which count nothing: “{LAST}”" in sentence
+    assert KEY in json.dumps(api.requests[0][1])
+    no_key_in(made.run)
 
 
 @pytest.mark.parametrize("steps", [[edit(1.0)]], ids=[""])

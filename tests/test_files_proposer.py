@@ -35,7 +35,7 @@ FEEDBACK = Feedback(
     State.SCORED,
     0.75,
     {"reference_accuracy": 1.0, "gap": 0.5},
-    excerpts=(Excerpt("a text\nasked?", "gold", "right", "wrong"),),
+    excerpts=(Excerpt("a text\nasked?", "gold", "right", "wrong", "lost"),),
 )
 
 
@@ -119,7 +119,13 @@ def test_a_request_says_everything_and_appears_whole(tmp_path: Path) -> None:
     feedback = json.loads((place / "feedback.json").read_text())
     assert feedback["parent"]["score"] == 0.75
     assert feedback["parent"]["excerpts"] == [
-        {"prompt": "a text\nasked?", "gold": "gold", "reference": "right", "artifact": "wrong"}
+        {
+            "prompt": "a text\nasked?",
+            "gold": "gold",
+            "reference": "right",
+            "artifact": "wrong",
+            "verdict": "lost",
+        }
     ]
     about = json.loads((place / "request.json").read_text())
     assert (about["index"], about["attempt"], about["kind"]) == (3, 0, "artifact")

@@ -42,13 +42,14 @@ def request(**changes: object) -> Request:
 
 
 def test_everything_that_is_known_is_said() -> None:
-    excerpt = Excerpt("THE PROMPT", "THE GOLD", "THE REFERENCE", "THE ANSWER")
+    excerpt = Excerpt("THE PROMPT", "THE GOLD", "THE REFERENCE", "THE ANSWER", "lost")
     parent = one(7, scored(0.7, reason="THE REASON", excerpts=(excerpt,), details={"n": 20}))
     text = prompt(request(parent=parent, history=(one(1), parent), rejected=("UNREADABLE",)), KNOBS)
     for words in (
         "THE OBJECTIVE", "THE BACKGROUND", "THE CONTRACT", "512 tokens", "F = 1", "F = 2",
         "X = 7", "score 0.700 (gap 0.700)", '"n": 20', "THE REASON", "THE PROMPT", "'THE GOLD'",
-        "'THE REFERENCE'", "'THE ANSWER'", "2. note 7: score 0.700", "- UNREADABLE",
+        "'THE REFERENCE'", "'THE ANSWER'", "Lost (the unmodified model solves it",
+        "2. note 7: score 0.700", "- UNREADABLE",
     ):  # fmt: skip
         assert words in text, words
     assert [m["role"] for m in messages(request(), KNOBS)] == ["system", "user"]

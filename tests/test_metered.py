@@ -291,3 +291,155 @@ def test_where_the_dollars_come_from_stands_in_the_ledger() -> None:
         "estimated",
     ]
     assert store.total("round-1/discriminator").unpriced == 1
+
+
+# -- sessions ------------------------------------------------------------------------------
+
+
+class Agent(Model):
+    """Its sessions cost more than its proposals (each of them :data:`PRICE`) say."""
+
+    def __init__(self, sessions: dict[str, Cost], name: str = "s1", first: int = 0) -> None:
+        super().__init__(first=first)
+        self.ended = sessions
+        self.session, self.finished = name, 0
+
+    def propose(self, request: Request) -> Proposal:
+        made = super().propose(request)
+        about = {"session": self.session, "seconds": 2.0 * len(self.requests)}
+        return Proposal(made.candidate, made.cost, "", about)
+
+    def sessions(self) -> dict[str, Cost]:
+        return dict(self.ended)
+
+    def finish(self, interrupted: bool = False) -> None:
+        self.finished += 1
+
+
+def spent(store: MemoryStore) -> tuple[float, int, int, int]:
+    total = store.total("round-1/discriminator")
+    return total.dollars, total.input_tokens, total.output_tokens, total.unpriced
+
+
+def test_a_session_is_entered_with_all_that_it_cost_and_once() -> None:
+    store, agent = MemoryStore(), Agent({})
+    seat = metered(agent, store)
+    for index in range(3):
+        seat.propose(request(index))
+    agent.ended = {"s1": Cost(2.0, 450, 35, 9.0, "estimated", "table 7")}
+    assert spent(store) == (1.5, 300, 30, 0)
+    for _ in range(2):
+        seat.finish()
+    assert spent(store) == (2.0, 450, 35, 0), "the whole, whatever the proposals said"
+    (entry,) = [s for s in store.spent if s.kind == "session"]
+    assert (entry.dollars, entry.input_tokens, entry.output_tokens) == (0.5, 150, 5)
+    assert (entry.wall_seconds, entry.source, entry.who) == (3.0, "estimated", "model")
+    # Another process, to which the session's files say the same, or (a changed price) more.
+    for whole in (2.0, 7.0):
+        again = metered(Agent({"s1": Cost(whole, 450, 35, 9.0)}), store)
+        for index in range(3):
+            again.propose(request(index))
+        again.finish()
+        assert spent(store) == (2.0, 450, 35, 0)
+
+
+@pytest.mark.parametrize(
+    ("whole", "beyond"),
+    [
+        (Cost(1.0, 200, 20, 4.0), None),
+        (Cost(0.9, 150, 20), None),  # says less than it did before
+        (Cost(1.0, 201, 20), (0.0, 1, 0)),
+        (Cost(1.25, 200, 20), (0.25, 0, 0)),
+        (Cost(None, 200, 20), (None, 0, 0)),
+    ],
+)
+def test_what_a_session_cost_beyond_its_proposals(whole: Cost, beyond: Any) -> None:
+    store, agent = MemoryStore(), Agent({})
+    seat = metered(agent, store)
+    for index in range(2):
+        seat.propose(request(index))
+    agent.ended = {"s1": whole}
+    seat.finish()
+    found = [
+        (s.dollars, s.input_tokens, s.output_tokens) for s in store.spent if s.kind == "session"
+    ]
+    assert found == ([] if beyond is None else [beyond])
+
+
+def test_a_price_that_is_not_known_is_said_once() -> None:
+    class Priceless(Agent):
+        def propose(self, request: Request) -> Proposal:
+            made = super().propose(request)
+            return Proposal(made.candidate, Cost(None, 100, 10), "", made.about)
+
+    store, agent = MemoryStore(), Priceless({})
+    seat = metered(agent, store)
+    seat.propose(request(0))
+    agent.ended = {"s1": Cost(None, 150, 10)}
+    seat.finish()
+    assert spent(store) == (0.0, 150, 10, 1)
+
+
+@pytest.mark.parametrize(
+    ("caps", "words"),
+    [
+        ({"max_dollars": 2.0}, "dollars: 2.50 of 2 spent"),
+        ({"max_tokens": 500}, "tokens: 620 of 500 used"),
+    ],
+)
+def test_caps_count_what_sessions_of_earlier_processes_cost(
+    caps: dict[str, Any], words: str
+) -> None:
+    """Two processes were killed or interrupted; a third may start nothing beyond the cap."""
+    store = MemoryStore()
+    first = Agent({}, "s1")
+    seat = metered(first, store, **caps)
+    for index in range(2):
+        seat.propose(request(index))  # $1.00, 220 tokens
+    # s1 went on for a while after its last proposal; s2 came to none at all.
+    ended = {"s1": Cost(2.0, 400, 20), "s2": Cost(0.5, 180, 20)}
+    second = Agent(ended, "s3", first=10)
+    seat = metered(second, store, **caps)
+    back = [seat.propose(request(index)) for index in range(2)]
+    assert len(back) == 2, "what was paid for is handed back whatever the caps say"
+    with pytest.raises(StopSearch, match=words):
+        seat.propose(request(2))
+    assert not second.requests, "nothing new was started"
+    assert spent(store) == (2.5, 580, 40, 0)
+    # Again, from the record alone: its folder may be gone.
+    third = Agent({}, "s4")
+    assert exhaust(metered(third, store, **caps)) == words
+    assert not third.requests
+    assert spent(store) == (2.5, 580, 40, 0)
+
+
+def test_a_proposer_is_told_what_is_left() -> None:
+    store = MemoryStore()
+    agent = Agent({"s0": Cost(0.75, 10, 1)})
+    seat = metered(agent, store, max_dollars=2.5)
+    for index in range(3):
+        seat.propose(request(index))
+    assert [r.dollars_left for r in agent.requests] == [1.75, 1.25, 0.75]
+    without = Agent({})
+    metered(without, MemoryStore()).propose(request(0))
+    assert without.requests[0].dollars_left is None
+
+
+def test_a_kill_between_session_and_record_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = {"s1": Cost(1.0, 150, 15)}
+    with RunStore.create_or_open(tmp_path / "run", {}) as store:
+        seat = metered(Agent({}), store)
+        seat.propose(request(0))
+        seat = metered(Agent(ended), store)
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "spend", _kill)
+            with pytest.raises(Killed):
+                seat.finish()
+    with RunStore.create_or_open(tmp_path / "run", {}) as store:
+        assert store.events("session") == [], "event and entry go together"
+        for _ in range(2):
+            metered(Agent(ended), store).finish()
+            total = store.total("round-1/discriminator")
+            assert (total.dollars, total.input_tokens, total.output_tokens) == (1.0, 150, 15)

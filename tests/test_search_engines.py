@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import fake_domain as fake
+from engine_tools import AXES, TASK, Climber, Front, Judge, Same
 from fake_domain import FakeSession, LineSearch, ListProposer, MemoryStore, RandomProposer, World
 from fake_programs import artifact, probe
 from galoop import plugins
@@ -121,6 +123,47 @@ def test_nothing_is_admitted_where_nothing_is_to_be_found(
     (search,) = found.searches
     assert (search.candidates, search.best, search.admitted) == (80, 0.0, False)
     assert search.attempts == ()
+
+
+# -- alike everywhere ----------------------------------------------------------------------
+
+START = [artifact(0.3, 0.3, 0.0)]
+seedless_and_seeded = pytest.mark.parametrize("start", [[], START], ids=["seedless", "seeded"])
+
+
+def ran(engine: str, judge: Judge, proposer: Climber, start: Sequence[Any], seed: int = 0) -> str:
+    reason: str = engine_of(engine).run(Problem(TASK, proposer, judge, AXES, seed, start))
+    return reason
+
+
+@every_engine
+@seedless_and_seeded
+def test_the_seed_decides_everything(engine: str, start: list[Any]) -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        # A front of several programs, so that there are parents to choose from.
+        judge, proposer = Judge(40), Front(1)
+        assert ran(engine, judge, proposer, start, seed) == "candidates: 40 tried"
+        runs.append([r.parent.candidate.key if r.parent else "" for r in proposer.requests])
+        assert len({c.key for c in judge.seen}) == 40, "a known program is not evaluated again"
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2], "the same proposer, and other parents"
+
+
+@every_engine
+@seedless_and_seeded
+def test_a_search_goes_on_when_everything_is_invalid(engine: str, start: list[Any]) -> None:
+    judge, proposer = Judge(30, lambda n: True), Climber(1)
+    assert ran(engine, judge, proposer, start) == "candidates: 30 tried"
+    assert all(r.parent is None or r.parent.candidate in judge.seen for r in proposer.requests)
+
+
+@every_engine
+def test_a_proposer_that_only_repeats_itself_ends_the_search(engine: str) -> None:
+    proposer, judge = Same(0.5, salted=False), Judge(50)
+    assert "nothing new" in ran(engine, judge, proposer, [])
+    assert len(judge.seen) == 1
+    assert len(proposer.requests) < 100
 
 
 # -- reproducible, resumed -----------------------------------------------------------------

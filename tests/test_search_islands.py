@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
-from engine_tools import AXES, TASK, Climber, Judge, Same, Trader, value
+from engine_tools import AXES, TASK, Climber, Judge, value
+from fake_domain import LineSearch, World, config
 from fake_programs import artifact
-from galoop.errors import InfrastructureError
+from galoop.config import load
+from galoop.errors import ConfigError, InfrastructureError, UnknownNameError
 from galoop.proposers.protocol import Evaluated, Proposal, Request
+from galoop.search.factory import make
+from galoop.search.gepa import GepaSearch
 from galoop.search.islands import IslandsSearch, distance, diverse
 from galoop.search.openevolve import OpenEvolveSearch
 from galoop.search.protocol import Problem, Search, StopSearch
@@ -105,29 +109,6 @@ def islands_of(requests: Sequence[Request]) -> dict[str, list[int]]:
         if request.parent is not None:
             out.setdefault(request.history[0].candidate.key, []).append(number)
     return out
-
-
-class Front(Trader):
-    """Fronts of several programs, so that an engine has parents to choose from."""
-
-    def propose(self, request: Request) -> Proposal:
-        made = Climber.propose(self, request)
-        if request.parent is None:
-            return made
-        self.requests.pop()
-        return super().propose(request)
-
-
-@pytest.mark.parametrize("start", [[], START], ids=["seedless", "seeded"])
-def test_the_seed_decides_everything(start: list[Candidate]) -> None:
-    runs = []
-    for seed in (1, 1, 2):
-        judge, proposer = Judge(60), Front(1)
-        assert search(judge, proposer, start, seed) == "candidates: 60 tried"
-        runs.append([r.parent.candidate.key if r.parent else "" for r in proposer.requests])
-        assert len({c.key for c in judge.seen}) == 60
-    assert runs[0] == runs[1]
-    assert runs[0] != runs[2]
 
 
 @pytest.mark.parametrize("start", [[], START], ids=["seedless", "seeded"])
@@ -325,19 +306,6 @@ def test_an_interrupt_goes_through(interrupt: type[BaseException]) -> None:
         search(Interrupted(50), Climber(1), START)
 
 
-def test_a_proposer_that_only_repeats_itself_ends_the_search() -> None:
-    proposer, judge = Same(0.5, salted=False), Judge(50)
-    assert "nothing new" in search(judge, proposer)
-    assert len(judge.seen) == 1
-    assert len(proposer.requests) < 100
-
-
-@pytest.mark.parametrize("start", [[], START], ids=["seedless", "seeded"])
-def test_a_search_goes_on_when_everything_is_invalid(start: list[Candidate]) -> None:
-    judge = Judge(30, lambda n: True)
-    assert search(judge, Climber(1), start) == "candidates: 30 tried"
-
-
 def test_an_engine_that_does_not_heed_the_stop_is_left_alone() -> None:
     class Deaf(Counting):
         def run(self, problem: Problem) -> str:
@@ -365,6 +333,32 @@ def test_islands_of_openevolve() -> None:
         assert len(islands.refined) == 2
         runs.append([c.key for c in judge.seen])
     assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"), [("gepa", GepaSearch), ("openevolve", OpenEvolveSearch), ("line", None)]
+)
+def test_number_and_engine_are_settings(world: World, engine: str, kind: Any) -> None:
+    found = config(islands__count=3, islands__engine=engine)
+    islands = make("islands", found)
+    assert isinstance(islands, IslandsSearch)
+    made = [islands._engine() for _ in range(2)]
+    assert made[0] is not made[1], "an engine for every island"
+    assert isinstance(made[0], kind or LineSearch)
+    if engine == "gepa":
+        judge, proposer = Judge(30), Climber(1)
+        search(judge, proposer, islands=islands)
+        assert len(islands_of(proposer.requests)) == len(islands.refined) == 3
+    assert make("islands", config())._count == 4  # type: ignore[attr-defined]
+    assert type(make("line", found)) is LineSearch, "others need no settings"
+
+
+@pytest.mark.parametrize("engine", ["islands", "agent"])
+def test_an_engine_that_cannot_run_on_an_island_is_refused_with_the_reason(engine: str) -> None:
+    with pytest.raises(ConfigError, match=r"--islands.engine: islands.engine = .*on an island"):
+        load(None, {"islands.engine": engine})
+    with pytest.raises(UnknownNameError, match="did you mean gepa"):
+        load(None, {"islands.engine": "gepaa"})
 
 
 def test_at_least_one_island() -> None:

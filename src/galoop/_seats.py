@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from galoop._sections import FREE, Cap, Names, Section
+
+# What several seats have, said once.
+AnswerSeconds = Annotated[
+    float,
+    Field(gt=0, description="Seconds to wait for one answer.", json_schema_extra=FREE),
+]
+InputPrice = Annotated[
+    float | None,
+    Field(
+        ge=0,
+        description="Dollars per million input tokens, where no price is reported and litellm's "
+        "table is missing, wrong or does not know the model.",
+        json_schema_extra=FREE,
+    ),
+]
+OutputPrice = Annotated[
+    float | None,
+    Field(ge=0, description="Dollars per million output tokens.", json_schema_extra=FREE),
+]
 
 
 class LanguageModelConfig(Section):
@@ -34,9 +53,7 @@ class LanguageModelConfig(Section):
         None, ge=0.0, le=2.0, description="Sampling temperature; unset leaves it to the provider."
     )
     max_output_tokens: Cap = Field(16384, description="Most tokens of one answer.")
-    timeout: float = Field(
-        600.0, gt=0, description="Seconds to wait for one answer.", json_schema_extra=FREE
-    )
+    timeout: AnswerSeconds = 600.0
     retries: int = Field(
         5,
         ge=0,
@@ -56,16 +73,8 @@ class LanguageModelConfig(Section):
     prompt_characters: int = Field(
         120_000, ge=4000, description="Longest prompt; sources and excerpts are cut to fit."
     )
-    input_price: float | None = Field(
-        None,
-        ge=0,
-        description="Dollars per million input tokens, where litellm's price table is wrong or "
-        "does not know the model.",
-        json_schema_extra=FREE,
-    )
-    output_price: float | None = Field(
-        None, ge=0, description="Dollars per million output tokens.", json_schema_extra=FREE
-    )
+    input_price: InputPrice = None
+    output_price: OutputPrice = None
 
 
 class FilesConfig(Section):
@@ -76,12 +85,7 @@ class FilesConfig(Section):
         description="Where the requests are written; empty: `proposers/` of the run folder.",
         json_schema_extra=FREE,
     )
-    timeout: float = Field(
-        86400.0,
-        gt=0,
-        description="Seconds to wait for one answer; then the run stops, and can be gone on with.",
-        json_schema_extra=FREE,
-    )
+    timeout: AnswerSeconds = 86400.0
     poll: float = Field(
         0.5, gt=0, description="Seconds between two looks for the answer.", json_schema_extra=FREE
     )
@@ -138,13 +142,5 @@ class AgentConfig(Section):
         description="Whether a sandboxed agent has the network, which it needs to reach its model.",
         json_schema_extra=FREE,
     )
-    input_price: float | None = Field(
-        None,
-        ge=0,
-        description="Dollars per million input tokens, for agents that report tokens alone (Codex) "
-        "where litellm's price table is missing, wrong or does not know the model.",
-        json_schema_extra=FREE,
-    )
-    output_price: float | None = Field(
-        None, ge=0, description="Dollars per million output tokens.", json_schema_extra=FREE
-    )
+    input_price: InputPrice = None
+    output_price: OutputPrice = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 #: Marks a knob that may change between two runs of the same command on one run folder.
 FREE: dict[str, Any] = {"resume": "free"}
@@ -276,6 +276,25 @@ class GateConfig(Section):
     reference_floor: Probability = Field(
         0.3, description="Components on which φ scores below this are shown and do not gate."
     )
+
+
+class IslandsConfig(Section):
+    """The search `islands`, in whichever half of the loop it is chosen."""
+
+    count: int = Field(4, ge=1, le=64, description="Islands that evolve independently.")
+    engine: str = Field(
+        "gepa",
+        min_length=1,
+        description="Search engine on each island (`gal list searches`), not `islands` or `agent`.",
+    )
+
+    @field_validator("engine")
+    @classmethod
+    def _stands_alone(cls, value: str) -> str:
+        """Islands of islands are no other search, and an agent ends a session, not an island's."""
+        if value in ("islands", "agent"):
+            raise ValueError("it cannot run on an island; choose another search engine")
+        return value
 
 
 class LoopConfig(Section):

@@ -137,6 +137,8 @@ def _line(where: str, key: str, item: Mapping[str, Any], knob: Knob | None) -> s
     if key.endswith("api_base"):
         given = "…"  # it may hold a key
     given = given if len(given) <= 80 else given[:77] + "..."
+    if item["type"] == "value_error":
+        return f"{where}: {key} = {given}: {item['ctx']['error']}"
     if knob is None:
         return f"{where}: [{key}] must be a table, not {given}"
     return f"{where}: {key} = {given}: not allowed; give {knob.allowed}"

@@ -27,6 +27,7 @@ from galoop._sections import (
     EvaluationConfig,
     GateConfig,
     GeneratorConfig,
+    IslandsConfig,
     IsolationConfig,
     LoopConfig,
     ModelConfig,
@@ -48,6 +49,7 @@ __all__ = [
     "FilesConfig",
     "GateConfig",
     "GeneratorConfig",
+    "IslandsConfig",
     "IsolationConfig",
     "Knob",
     "LanguageModelConfig",
@@ -68,6 +70,7 @@ _GROUP_OF: dict[str, Group] = {
     "discriminator.proposer": "proposers",
     "generator.search": "searches",
     "generator.proposer": "proposers",
+    "islands.engine": "searches",
     "gate.suites": "suites",
 }
 
@@ -95,6 +98,7 @@ class ExperimentConfig(Section):
     admission: AdmissionConfig = Field(default_factory=AdmissionConfig)
     generator: GeneratorConfig = Field(default_factory=GeneratorConfig)
     gate: GateConfig = Field(default_factory=GateConfig)
+    islands: IslandsConfig = Field(default_factory=IslandsConfig)
     loop: LoopConfig = Field(default_factory=LoopConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     isolation: IsolationConfig = Field(default_factory=IsolationConfig)

@@ -135,7 +135,10 @@ class Discriminator:
             fresh=self._config.discriminator.fresh,
             start=self._start(),
         )
-        self.result.stopped_by = search.run(problem)
+        try:
+            self.result.stopped_by = search.run(problem)
+        finally:
+            proposer.finish(interrupted=True)  # of a search that ended, nothing runs any more
         self._try_refined(refined(search))
         self.result.evaluations = self._meter.evaluations
         return self.result

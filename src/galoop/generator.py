@@ -18,14 +18,14 @@ from galoop.evaluation.metered import seated
 from galoop.evaluation.noninferiority import ComponentVerdict, gate_status, judge_component
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
 from galoop.evaluation.statistics import mcnemar_p, mean_interval
-from galoop.excerpts import first_missed
+from galoop.excerpts import ReferenceAnswers, solved_and_missed
 from galoop.hashing import canonical_json, derive_seed
 from galoop.regression import Look, Regression
 from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
 from galoop.search.protocol import Problem, Search, StopSearch
 from galoop.store.run import RunStore
 from galoop.trial import Change, Improvement, OpenSlice, Trial, lost_slice, measured_budget
-from galoop.types import Candidate, Example, Feedback, State
+from galoop.types import Candidate, Example, Excerpt, Feedback, State
 
 _FIRST_LOOK = 6
 #: A candidate whose first look lies this far below the best, or below its parent's own first look,
@@ -73,6 +73,7 @@ class Generator:
         self._looks = bool(config.gate.suites) and config.gate.look > 0
         self._ranked: dict[str, tuple[bool, float, float, Candidate]] = {}
         self._tried: set[str] = set()
+        self._reference = ReferenceAnswers(session, evaluator, self._stage)
 
     def run(self, search: Search, parent: Candidate, start: Candidate) -> Improvement:
         """Search until a candidate passes every hurdle or a cap is reached."""
@@ -108,7 +109,10 @@ class Generator:
             start=[parent],
             suites=self._losses if self._looks else None,
         )
-        self.result.stopped_by = search.run(problem)
+        try:
+            self.result.stopped_by = search.run(problem)
+        finally:
+            proposer.finish(interrupted=True)  # of a search that ended, nothing runs any more
         self._try_the_rest()
         self.result.evaluations = self._meter.evaluations
         return self.result
@@ -256,7 +260,7 @@ class Generator:
             max(0.0, score),
             objectives,
             reason=f"loses on suites: {suites.words}" if suites and suites.words else "",
-            excerpts=first_missed(examples, scores),
+            excerpts=self._excerpts(examples, scores),
             details={
                 "partial": partial,
                 "loss": loss,
@@ -265,6 +269,12 @@ class Generator:
                 "accuracies": accuracies,
             },
         )
+
+    def _excerpts(self, examples: list[Example], scores: Scores) -> tuple[Excerpt, ...]:
+        known = dict(zip((e.key for e in examples), scores.outcomes, strict=True))
+        parts = [[e for e in part.primary if e.key in known] for part in self._slices]
+        outcomes = [[known[e.key][0] for e in part] for part in parts]
+        return solved_and_missed(parts, outcomes, self._reference)
 
     def _by_slice(self, examples: list[Example], values: list[float]) -> dict[str, float]:
         """Mean value of each slice's examples."""

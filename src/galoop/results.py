@@ -9,6 +9,7 @@ from typing import Any
 
 from galoop.benchmark import Slice
 from galoop.evaluation.statistics import mean_interval
+from galoop.proposers.agents.account import sentences
 from galoop.regression import Regression
 from galoop.report.model import (
     Cell,
@@ -86,6 +87,7 @@ def write_result(
         searches=tuple(standing.searches),
         rejections=tuple(standing.rejections),
         ledger=_ledger(run),
+        agents=sentences(run.store),
         notes=tuple(standing.notes),
     )
     run.store.write_text("report.md", markdown.render(result))
@@ -155,17 +157,19 @@ def _ledger(run: Run) -> tuple[LedgerRow, ...]:
     """What was spent, without times: those stand in the store.
 
     How the evaluations were cut into chunks depends on where a run was stopped, so entries are
-    summed; what is counted are proposals, also those that held no candidate.
+    summed; what is counted are proposals, also those that held no candidate, and sessions that
+    cost more than their proposals.
     """
     sums: dict[tuple[str, str, str], dict[str, Any]] = {}
     counts: Counter[tuple[str, str, str]] = Counter()
     sources: dict[tuple[str, str, str], set[str]] = {}
-    for event in run.store.events("proposal"):
-        made = event["payload"]
-        key = (made["stage"], made["who"], "proposal")
-        counts[key] += 1
-        if made["prices"]:
-            sources.setdefault(key, set()).add(f"{made['source']} ({made['prices']})")
+    for kind in ("proposal", "session"):
+        for event in run.store.events(kind):
+            made = event["payload"]
+            key = (made["stage"], made["who"], kind)
+            counts[key] += 1
+            if made["prices"]:
+                sources.setdefault(key, set()).add(f"{made['source']} ({made['prices']})")
     for spend in run.store.spends():
         key = (spend.stage, spend.who, spend.kind)
         row = sums.setdefault(key, {"evaluations": 0, "in": 0, "out": 0, "dollars": 0.0})

@@ -20,7 +20,6 @@ from galoop.domains.protocol import DomainSession
 from galoop.evaluation.paired import PairedEvaluator
 from galoop.evaluation.statistics import Interval
 from galoop.generator import Generator
-from galoop.plugins import load
 from galoop.report.model import (
     AdmissionReport,
     Cell,
@@ -34,6 +33,7 @@ from galoop.report.model import (
     SliceReport,
 )
 from galoop.report.progress import Progress, StageFinished, StageStarted
+from galoop.search.factory import make
 from galoop.store.run import RunStore
 from galoop.trial import Improvement, OpenSlice, Trial
 from galoop.types import Candidate
@@ -109,7 +109,7 @@ def discover_stage(
     )
     system = run.session.artifact(artifact, artifact_name)
     found = discriminator.run(
-        load("searches", knobs.search)(), system, [s.probe.source for s in frozen]
+        make(knobs.search, run.config), system, [s.probe.source for s in frozen]
     )
     report = None
     if found.found is not None:
@@ -214,7 +214,7 @@ def improve_stage(
     generator = Generator(
         run.config, run.session, run.evaluator, run.store, run.progress, round, parts
     )
-    found = generator.run(load("searches", knobs.search)(), parent, run.session.start_artifact())
+    found = generator.run(make(knobs.search, run.config), parent, run.session.start_artifact())
     report = _generation_report(round, name, parent, parent_name, found)
     if report is not None and report.accepted:
         write_artifact(run.store, name, report.files)
@@ -368,7 +368,8 @@ def _rejections(run: Run, round: int, search: Any, counts: dict[str, int]) -> tu
     for event in run.store.events("proposal"):
         made = event["payload"]
         # An agent that ended by itself, with nothing new left in its tree, was not turned away.
-        ended = made["about"].get("status") == "finished"
+        about = made["about"]
+        ended = about.get("status") == "finished" and not about.get("refused")
         if made["stage"] == f"round-{round}/{search}" and made["rejected"] and not ended:
             reason = f"no candidate: {made['rejected'][:160]}"
             counts[reason] = counts.get(reason, 0) + 1

@@ -150,14 +150,28 @@ class Candidate:
         return text
 
 
+Verdict = Literal["", "solved", "lost", "missed"]
+
+
 @dataclass(frozen=True)
 class Excerpt:
-    """One example shortened for a reader or a prompt: what was asked, and what came back."""
+    """One example shortened for a reader or a prompt: what was asked, and what came back.
+
+    Attributes
+    ----------
+    prompt, gold : str
+    reference, artifact : str
+        The answers of the unmodified model and with the approximation; empty where not asked.
+    verdict : {"", "solved", "lost", "missed"}
+        Whether the artifact solved it; ``lost``: the reference did and the artifact did not;
+        ``missed``: neither did. Empty where the artifact was not asked.
+    """
 
     prompt: str
     gold: str
     reference: str
     artifact: str
+    verdict: Verdict = ""
 
 
 @dataclass(frozen=True)

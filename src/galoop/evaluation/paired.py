@@ -112,6 +112,19 @@ class Meter:
         if self.dollars and self.dollars >= self.max_dollars:
             raise StopSearch(f"dollars: {self.dollars:.2f} of {self.max_dollars:g} spent")
 
+    @property
+    def dollars_left(self) -> float | None:
+        """What is left of the cap in dollars; None without a cap."""
+        return None if self.max_dollars is None else max(0.0, self.max_dollars - self.dollars)
+
+    def charge(self, cost: Cost) -> None:
+        """Count what was spent, whether or not for a proposal."""
+        self.tokens += cost.input_tokens + cost.output_tokens
+        if cost.dollars is None:
+            self.unpriced += 1
+        else:
+            self.dollars += cost.dollars
+
     def pay(self, cost: Cost, rejected: str = "") -> None:
         """Count a proposal; ``rejected`` says why it held no candidate.
 
@@ -121,11 +134,7 @@ class Meter:
             When too many in a row held none.
         """
         self.proposals += 1
-        self.tokens += cost.input_tokens + cost.output_tokens
-        if cost.dollars is None:
-            self.unpriced += 1
-        else:
-            self.dollars += cost.dollars
+        self.charge(cost)
         self.failures = self.failures + 1 if rejected else 0
         if self.max_failures is not None and self.failures >= self.max_failures:
             raise StopSearch(

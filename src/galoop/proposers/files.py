@@ -228,6 +228,7 @@ def _evaluated(one: Evaluated) -> dict[str, Any]:
                 "gold": e.gold,
                 "reference": e.reference,
                 "artifact": e.artifact,
+                "verdict": e.verdict,
             }
             for e in feedback.excerpts
         ],

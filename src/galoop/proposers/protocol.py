@@ -102,6 +102,9 @@ class Request:
     rejected : tuple of str
         Why the last answers to this very request held no candidate, oldest first. A search engine
         leaves it empty: :class:`galoop.evaluation.metered.MeteredProposer` asks again and fills it.
+    dollars_left : float or None
+        What is left of the search's cap in dollars, for a proposer that can hold to it itself; None
+        where there is no cap. Filled in like ``rejected``.
     """
 
     task: Task
@@ -109,6 +112,7 @@ class Request:
     parent: Evaluated | None
     history: Sequence[Evaluated]
     rejected: tuple[str, ...] = ()
+    dollars_left: float | None = None
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,11 @@ class Proposal:
 class Proposer(Protocol):
     """Writes the next candidate.
 
-    A proposer is created for one search, with a :class:`Seat`.
+    A proposer is created for one search, with a :class:`Seat`. One that keeps something running
+    between proposals (a session of an agent) also has ``finish(interrupted: bool)``, which ends it,
+    and ``sessions()``, a mapping of the name of every session that has ended, in whatever process,
+    to the :class:`Cost` of the whole of it; a proposal names its session in ``about["session"]``.
+    What a session cost beyond its proposals is entered from that.
 
     Attributes
     ----------

@@ -143,6 +143,9 @@ def _rest(result: LoopResult) -> Iterable[str]:
     for title, rows in groups:
         yield f"\n{title}:\n"
         yield from (f"- {count} × {_escape(reason)}" for reason, count in rows)
+    if result.agents:
+        yield "\n## Agents\n"
+        yield from (f"- {_escape(sentence)}" for sentence in result.agents)
     if result.ledger:
         yield "\n## Ledger\n"
         yield "| stage | who | kind | count | evaluations | tokens | dollars |"

@@ -261,10 +261,7 @@ class Rejection(Record):
 
 @dataclass(frozen=True)
 class SearchReport(Record):
-    """How one search of the loop went.
-
-    ``curve`` holds (candidate number, best score so far) where the best changed.
-    """
+    """How one search went; ``curve``: (candidate number, best score so far) where that changed."""
 
     round: int
     search: Literal["discriminator", "generator"]
@@ -288,7 +285,7 @@ class LedgerRow(Record):
     Attributes
     ----------
     count : int
-        Proposals, also those that held no candidate; 0 for evaluations.
+        Proposals, also those without a candidate; sessions with a rest; 0 for evaluations.
     dollars : float or None
         None: the price of some is not known.
     source : str
@@ -319,6 +316,7 @@ class LoopResult(Record):
     searches: tuple[SearchReport, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     ledger: tuple[LedgerRow, ...] = ()
+    agents: tuple[str, ...] = ()  # a sentence on each session of an agent
     notes: tuple[str, ...] = ()
     schema: int = SCHEMA
 

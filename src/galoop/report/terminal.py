@@ -109,6 +109,9 @@ def _parts(result: LoopResult, width: int, brief: bool) -> Iterable[RenderableTy
     for generation in result.generations:
         yield from _generation(generation)
     yield from _rejections(result)
+    if result.agents:
+        yield _heading("agents")
+        yield from (Text(sentence) for sentence in result.agents)
     yield from _ledger(result)
 
 

@@ -18,8 +18,10 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from galoop.config import ExperimentConfig
 from galoop.hashing import derive_seed
 from galoop.proposers.protocol import Evaluated, Proposal, Request
+from galoop.search.factory import make
 from galoop.search.gepa import GepaSearch
 from galoop.search.protocol import Problem, Search, StopSearch
 from galoop.search.seat import EngineSeat, best_first
@@ -32,7 +34,7 @@ _LAST_WORDS = 100
 
 
 class IslandsSearch:
-    """Diverse seeds, then GEPA on each of four islands in turn, under one budget.
+    """Diverse seeds, then an engine (GEPA) on each of several islands in turn, under one budget.
 
     Parameters
     ----------
@@ -55,6 +57,12 @@ class IslandsSearch:
         self._engine = engine
         self._count = islands
         self.refined: tuple[Evaluated, ...] = ()
+
+    @classmethod
+    def configured(cls, config: ExperimentConfig) -> IslandsSearch:
+        """As the table ``[islands]`` of an experiment says."""
+        knobs = config.islands
+        return cls(lambda: make(knobs.engine, config), knobs.count)
 
     def run(self, problem: Problem) -> str:
         """Run until the problem says stop.

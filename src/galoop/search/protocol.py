@@ -57,7 +57,8 @@ class Search(Protocol):
 
     It may also have an attribute ``refined``, a sequence of
     :class:`~galoop.proposers.protocol.Evaluated`: several different candidates, the best first,
-    that it ends with (see :func:`refined`).
+    that it ends with (see :func:`refined`); and a class method ``configured``, which is given the
+    experiment and returns a search with its settings (see :func:`galoop.search.factory.make`).
     """
 
     name: str

@@ -26,7 +26,8 @@ class Spend:
     who : str
         The proposer, system or agent that spent it.
     kind : str
-        What for: ``proposal``, ``evaluation``, ...
+        What for: ``proposal``, ``evaluation``, ``session`` (what an agent's session cost beyond
+        its proposals), ...
     dollars : float or None
         None if it cost money and the price is not known.
     input_tokens, output_tokens : int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 #: Longest final text that is kept, in characters.
@@ -170,6 +170,12 @@ class Bill:
         self.output_tokens = max(self.output_tokens, reading.output_tokens)
         self.dollars = max(self.dollars, reading.dollars or 0.0)
         return spent
+
+    def after(self, reading: Reading) -> Bill:
+        """The totals once ``reading`` is taken in; this one stays as it is."""
+        copy = replace(self)
+        copy.since(reading)
+        return copy
 
 
 def count(usage: Mapping[str, Any], *names: str) -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from galoop.proposers.agents.adapter import Adapter, Job, Parser, count, money
-from galoop.proposers.agents.command import CommandParser
+from galoop.proposers.agents.script import ScriptAdapter
 
 _INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
@@ -93,33 +91,15 @@ class ClaudeCode(Adapter):
         return _environment(job)
 
 
-class ClaudeAgentSdk(Adapter):
+class ClaudeAgentSdk(ScriptAdapter):
     """The same program through Anthropic's claude-agent-sdk, which brings it along."""
 
     name = "claude-agent-sdk"
-    program = sys.executable
     keys = ClaudeCode.keys
     addresses = ClaudeCode.addresses
     leavings = ClaudeCode.leavings
-    files = ("sdk_runner.py",)
-
-    def argv(self, job: Job) -> list[str]:
-        """The script, with what it needs to know as JSON on its input."""
-        return [job.program, f"{job.tools}/sdk_runner.py", *job.arguments]
-
-    def stdin(self, job: Job) -> bytes:
-        """The session as JSON."""
-        data = {
-            "prompt": job.prompt,
-            "model": job.model,
-            "worktree": job.worktree,
-            "max_dollars": job.max_dollars,
-        }
-        return json.dumps(data).encode("utf-8")
-
-    def parser(self) -> Parser:
-        """The script reports as a ``command`` does."""
-        return CommandParser()
+    script = "sdk_runner.py"
+    files = (script,)
 
     def environment(self, job: Job) -> dict[str, str]:
         """As for the program."""

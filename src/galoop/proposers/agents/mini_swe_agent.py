@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
-from galoop.proposers.agents.adapter import Adapter, Job, Parser
-from galoop.proposers.agents.command import CommandParser
+from galoop.proposers.agents.adapter import Job
+from galoop.proposers.agents.script import ScriptAdapter
 
 
-class MiniSweAgent(Adapter):
+class MiniSweAgent(ScriptAdapter):
     """mini-swe-agent 2 with a litellm model; needs the extra ``agents``."""
 
     name = "mini-swe-agent"
-    program = sys.executable
     keys = (
         "ANTHROPIC_API_KEY",
         "OPENAI_API_KEY",
@@ -23,22 +19,8 @@ class MiniSweAgent(Adapter):
         "DEEPSEEK_API_KEY",
     )
     addresses = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "OPENAI_API_BASE")
-    files = ("mini_runner.py",)
-
-    def argv(self, job: Job) -> list[str]:
-        """The script, with what it needs to know as JSON on its input."""
-        return [job.program, f"{job.tools}/mini_runner.py", *job.arguments]
-
-    def stdin(self, job: Job) -> bytes:
-        """The session as JSON."""
-        data = {
-            "prompt": job.prompt,
-            "model": job.model,
-            "worktree": job.worktree,
-            "seconds": job.seconds,
-            "max_dollars": job.max_dollars,
-        }
-        return json.dumps(data).encode("utf-8")
+    script = "mini_runner.py"
+    files = (script,)
 
     def environment(self, job: Job) -> dict[str, str]:
         """Its settings folder, and no greeting."""
@@ -48,7 +30,3 @@ class MiniSweAgent(Adapter):
             "MSWEA_CONFIGURED": "true",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }
-
-    def parser(self) -> Parser:
-        """The script reports as a ``command`` does."""
-        return CommandParser()

@@ -10,7 +10,7 @@ from typing import Any
 from galoop.proposers.agents import task
 from galoop.proposers.agents.adapter import Adapter
 from galoop.proposers.agents.server import Call, over
-from galoop.proposers.agents.session import FACTS, Ended, Session, unpaid
+from galoop.proposers.agents.session import FACTS, Ended, Session, whole_cost
 from galoop.proposers.agents.worktree import RefusedTree, difference
 from galoop.proposers.protocol import Cost, Evaluated, Proposal, Request, Seat
 from galoop.search.protocol import StopSearch
@@ -27,34 +27,26 @@ class _Agent:
         self._seat = seat
         self._adapter = adapter
         self._knobs = seat.config.agent
-        self._dollars = 0.0
-        self._unpaid: list[Cost] = []
+        self._last_opened: Session | None = None
+
+    def sessions(self) -> dict[str, Cost]:
+        """What each session of this search that has ended cost as a whole."""
+        found = {}
+        for folder in _sessions(self._seat.folder):
+            last = self._last_opened
+            if last is not None and last.ended is None and last.folder.name == folder.name:
+                continue  # it runs
+            cost = whole_cost(folder, self._adapter, self._knobs)
+            if cost is not None:
+                found[folder.name] = cost
+        return found
 
     def _open(self, request: Request, evaluations: int, suites: bool = False) -> Session:
-        config = self._seat.config
-        table = config.discriminator if self._seat.kind == "probe" else config.generator
-        cap = table.max_dollars
-        folders = _sessions(self._seat.folder)
-        found = (unpaid(folder, self._adapter, self._knobs) for folder in folders)
-        self._unpaid += [cost for cost in found if cost is not None]
-        return Session(
-            self._adapter,
-            config,
-            _new_folder(self._seat.directory()),
-            request,
-            evaluations,
-            None if cap is None else max(0.0, cap - self._dollars),
-            suites,
+        folder = _new_folder(self._seat.directory())
+        self._last_opened = Session(
+            self._adapter, self._seat.config, folder, request, evaluations, suites
         )
-
-    def _cost(self, session: Session) -> Cost:
-        """What was spent since the last proposal, with what a killed session left unpaid."""
-        cost = session.cost()
-        for before in self._unpaid:
-            cost = _sum(cost, before)
-        self._unpaid = []
-        self._dollars += cost.dollars or 0.0
-        return cost
+        return self._last_opened
 
     def _what_is_left(
         self, session: Session, ended: Ended, known: Sequence[str], note: str
@@ -65,6 +57,7 @@ class _Agent:
         except RefusedTree as refused:
             entry = {"state": "refused", "reason": str(refused)}
             session.log(entry)
+            session.refused = True
             return None, f"{refused} ({ended.reason})"
         if candidate.key in known:
             return None, f"{ended.reason}; its worktree holds nothing new"
@@ -95,7 +88,8 @@ class AgentProposer(_Agent):
         candidate, rejected = self._what_is_left(session, ended, known, self.name)
         if candidate is not None:
             _log_candidate(session, request.index, candidate)
-        return Proposal(candidate, self._cost(session), rejected, session.about())
+        session.scrub()
+        return Proposal(candidate, session.cost(), rejected, session.about())
 
 
 class AgentLoop(_Agent):
@@ -141,22 +135,16 @@ class AgentLoop(_Agent):
             if made is not None:
                 return made
 
-    def finish(self, interrupted: bool = False) -> Cost | None:
-        """End the session, with time to say what it cost unless ``interrupted``.
-
-        Returns
-        -------
-        Cost or None
-            What was spent since the last proposal; None when nothing was running.
-        """
+    def finish(self, interrupted: bool = False) -> None:
+        """End the session, with time to say what it cost unless ``interrupted``; idempotent."""
         session = self._session
         if session is None or session.ended is not None:
-            return None
+            return
         if self._pending is not None:
             self._pending[0].answer(over("the search is over: end your work now"))
             self._pending = None
         session.stop(0.0 if interrupted else self._knobs.grace)
-        return self._cost(session)
+        session.scrub()
 
     # -- one session ------------------------------------------------------------------------
 
@@ -209,7 +197,7 @@ class AgentLoop(_Agent):
             answer = {"state": "invalid", "reason": str(refused), "evaluated": False}
             session.log({"index": request.index, **answer})
             call.answer({**answer, "evaluations_left": self._left(request)})
-            return Proposal(None, self._cost(session), str(refused), session.about())
+            return Proposal(None, session.cost(), str(refused), session.about())
         suites = call.suites and self._suites and candidate.key not in self._looked
         found = _find(request.history, candidate.key)
         if found is not None and not suites:
@@ -223,7 +211,7 @@ class AgentLoop(_Agent):
         self._pending = (call, candidate)
         _log_candidate(session, request.index, candidate)
         about = {**session.about(), **({"suites": True} if suites else {})}
-        return Proposal(candidate, self._cost(session), "", about)
+        return Proposal(candidate, session.cost(), "", about)
 
     def _list(self, request: Request) -> dict[str, Any]:
         rows = [
@@ -241,22 +229,9 @@ class AgentLoop(_Agent):
             candidate, rejected = None, f"{ended.reason}; no evaluation was left for its last state"
         if candidate is not None:
             _log_candidate(session, request.index, candidate)
-        about = {**session.about(), "status": ended.status}
-        return Proposal(candidate, self._cost(session), rejected, about)
-
-
-def _sum(first: Cost, second: Cost) -> Cost:
-    """Both together; as uncertain as the worse of the two."""
-    known = first.dollars is not None and second.dollars is not None
-    sources = {first.priced_by, second.priced_by}
-    return Cost(
-        (first.dollars or 0.0) + (second.dollars or 0.0) if known else None,
-        first.input_tokens + second.input_tokens,
-        first.output_tokens + second.output_tokens,
-        first.seconds + second.seconds,
-        source="estimated" if "estimated" in sources else None,
-        prices=first.prices or second.prices,
-    )
+        session.scrub()
+        about = {**session.about(), "status": ended.status, "refused": session.refused}
+        return Proposal(candidate, session.cost(), rejected, about)
 
 
 def _log_candidate(session: Session, index: int, candidate: Candidate) -> None:

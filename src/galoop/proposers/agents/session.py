@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import shlex
 import shutil
@@ -15,17 +16,18 @@ from typing import Any
 
 from galoop.config import AgentConfig, ExperimentConfig
 from galoop.proposers.agents import sandbox, task
-from galoop.proposers.agents.adapter import Adapter, Bill, Job
+from galoop.proposers.agents.adapter import Adapter, Bill, Job, Reading
 from galoop.proposers.agents.prices import estimate
 from galoop.proposers.agents.process import AgentProcess
 from galoop.proposers.agents.server import Call, EvaluationServer
-from galoop.proposers.agents.worktree import TASK, Worktree
+from galoop.proposers.agents.worktree import TASK, RefusedTree, Worktree, scrub
 from galoop.proposers.protocol import Cost, Request
 from galoop.types import Candidate
 
 #: What is known of a session, and what its agent printed.
 FACTS, TRANSCRIPT = "session.json", "transcript.jsonl"
 _POLL_SECONDS = 0.1
+_SHORTEST_KEY = 8
 #: Calls of the evaluation command beyond which an agent is taken to be stuck.
 _MAX_CALLS = 10_000
 
@@ -57,13 +59,19 @@ class Session:
     folder : Path
         A new folder for everything of this session.
     request : Request
-        What is asked for; its parent's sources are put into the worktree.
+        What is asked for; its parent's sources are put into the worktree, and an agent that can
+        holds to what is left of the search's cap in dollars.
     evaluations : int
         How often the agent may have its tree evaluated; 0 gives it no evaluation command.
-    max_dollars : float or None
-        What is left of the search's cap.
     suites : bool
         Whether the evaluation command knows the suites.
+
+    Attributes
+    ----------
+    ended : Ended or None
+        None while it runs.
+    refused : bool
+        Whether the tree that the agent left at its end was refused.
 
     Raises
     ------
@@ -78,16 +86,17 @@ class Session:
         folder: Path,
         request: Request,
         evaluations: int = 0,
-        max_dollars: float | None = None,
         suites: bool = False,
     ) -> None:
         self._adapter = adapter
         self._knobs = config.agent
         self.folder = folder
         self._bill = Bill()
+        self._tools: dict[Path, bytes] = {}
         self._calls = 0
         self._spent = self._charged = 0.0
         self.ended: Ended | None = None
+        self.refused = False
         sandboxed = sandbox.may_sandbox(config.isolation.tier, config.isolation.require)
         program = sandbox.find_program(self._knobs.command, adapter)
         self._server = EvaluationServer() if evaluations else None
@@ -101,7 +110,7 @@ class Session:
             )
             self.worktree.create()
             self._install_tools(place)
-            self._start(place, program, evaluate, max_dollars)
+            self._start(place, program, evaluate, request.dollars_left)
         except BaseException:
             self._close_server()
             raise
@@ -118,16 +127,29 @@ class Session:
 
     def _install_tools(self, place: sandbox.Place) -> None:
         """The evaluation command: a client that holds no address but its socket's."""
+        self._tools = {}
         for name in ("client.py", *self._adapter.files):
-            shutil.copyfile(Path(__file__).with_name(name), place.tools / name)
-        if self._server is None:
-            return
+            self._tools[place.tools / name] = Path(__file__).with_name(name).read_bytes()
+        if self._server is not None:
+            script = self._command(place).encode("utf-8")
+            self._tools[place.tools / "gal-evaluate"] = script
+        for path, data in self._tools.items():
+            path.write_bytes(data)
+            path.chmod(0o755 if path.name == "gal-evaluate" else 0o644)
+
+    def _command(self, place: sandbox.Place) -> str:
+        assert self._server is not None
         socket = place.seen("socket") / self._server.path.name
         line = [sys.executable, "-I", str(place.seen("tools") / "client.py")]
         line += ["--socket", str(socket)]
-        script = place.tools / "gal-evaluate"
-        script.write_text(f'#!/bin/sh\nexec {shlex.join(line)} "$@"\n', encoding="utf-8")
-        script.chmod(0o755)
+        return f'#!/bin/sh\nexec {shlex.join(line)} "$@"\n'
+
+    def _tools_changed(self) -> bool:
+        """Whether the agent edited what it was given; in a sandbox it cannot."""
+        try:
+            return any(path.read_bytes() != data for path, data in self._tools.items())
+        except OSError:
+            return True
 
     def _start(
         self, place: sandbox.Place, program: Path, evaluate: str, max_dollars: float | None
@@ -151,7 +173,7 @@ class Session:
         argv = self._adapter.argv(job)
         passed = (*keys, *self._adapter.addresses)
         variables = sandbox.environment(place, program, passed, self._adapter.environment(job))
-        self.secrets = [variables[k] for k in keys if len(variables.get(k, "")) >= 8]
+        self.secrets = _credentials(self._adapter, knobs, variables)
         line = argv
         if place.sandboxed:
             readable = [Path(p).expanduser() for p in knobs.readable]
@@ -240,8 +262,10 @@ class Session:
             "input_tokens": reading.input_tokens,
             "output_tokens": reading.output_tokens,
             "dollars": reading.dollars,
+            "cost": asdict(_whole(self._bill.after(reading), reading, self._knobs, self._spent)),
             "seconds": round(self._spent, 3),
             "text": reading.text,
+            "tools_changed": self._tools_changed(),
             "stderr": self._process.last_words(),
         }
         self._write()
@@ -262,11 +286,10 @@ class Session:
         tokens_in, tokens_out, dollars = self._bill.since(self._process.parser.reading)
         seconds = max(0.0, self._spent - self._charged)
         self._charged = self._spent
-        self._facts["charged"] = asdict(self._bill)
-        self._write()
-        if self.ended is None or self._process.parser.reading.dollars is not None:
+        reading = self._process.parser.reading
+        if self.ended is None or reading.dollars is not None:
             return Cost(dollars, tokens_in, tokens_out, seconds)
-        whole = estimate(self._knobs, self._bill.input_tokens, self._bill.output_tokens)
+        whole = _whole(self._bill, reading, self._knobs, self._spent)
         return replace(whole, input_tokens=tokens_in, output_tokens=tokens_out, seconds=seconds)
 
     def about(self) -> dict[str, Any]:
@@ -276,16 +299,30 @@ class Session:
             "agent": self._adapter.name,
             "session": self.folder.name,
             "sandboxed": sandboxed,
+            "seconds": round(self._spent, 3),
         }
 
     def read(self, note: str) -> Candidate:
         """What lies in the worktree now (see :meth:`Worktree.read`)."""
-        return self.worktree.read(note, self.secrets)
+        try:
+            return self.worktree.read(self._masked(note), self.secrets)
+        except RefusedTree as refused:
+            raise RefusedTree(self._masked(str(refused))) from None
+
+    def scrub(self) -> None:
+        """Take credentials out of the worktree of an agent that has ended, once it was read."""
+        scrub(self.worktree.path, self.secrets)
+
+    def _masked(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, "[credential]")
+        return text
 
     def log(self, entry: Mapping[str, Any]) -> None:
         """Append to the session's list of what was handed in."""
         with open(self.folder / "submissions.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, ensure_ascii=True, default=str) + "\n")
+            text = json.dumps(entry, ensure_ascii=True, default=str)
+            file.write(self._masked(text) + "\n")
 
     def _write(self) -> None:
         write_facts(self.folder, self._facts)
@@ -298,25 +335,44 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     new.replace(folder / FACTS)
 
 
-def unpaid(folder: Path, adapter: Adapter, knobs: AgentConfig) -> Cost | None:
-    """What a session spent that was killed together with this program; None if it was not.
+def whole_cost(folder: Path, adapter: Adapter, knobs: AgentConfig) -> Cost | None:
+    """What all of an ended session cost; None while it runs, or when its files are unreadable.
 
-    Its transcript is read again, and the session is marked so that it is charged once.
+    A session that says nothing of its end was killed together with this program: its transcript is
+    read again, the result is kept, and its folders are tidied up as at every other end.
     """
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        lines = (folder / TRANSCRIPT).read_bytes().splitlines()
-    except (OSError, ValueError):
+        if "cost" not in facts:
+            lines = (folder / TRANSCRIPT).read_bytes().splitlines()
+            parser = adapter.parser()
+            for line in lines:
+                parser.feed(line)
+            whole = _whole(Bill().after(parser.reading), parser.reading, knobs, 0.0)
+            facts |= {"status": "killed", "reason": "this program was killed"}
+            facts["cost"] = asdict(whole)
+            scrub(folder / "worktree", _credentials(adapter, knobs, os.environ))
+            shutil.rmtree(folder / "home", ignore_errors=True)
+            write_facts(folder, facts)
+        return Cost(**facts["cost"])
+    except (OSError, ValueError, TypeError):
         return None
-    if "status" in facts:
-        return None
-    parser = adapter.parser()
-    for line in lines:
-        parser.feed(line)
-    bill = Bill(**facts.get("charged", {}))
-    tokens_in, tokens_out, dollars = bill.since(parser.reading)
-    write_facts(folder, {**facts, "status": "killed", "reason": "this program was killed"})
-    whole = Cost(dollars)
-    if parser.reading.dollars is None:
-        whole = estimate(knobs, bill.input_tokens, bill.output_tokens)
-    return replace(whole, input_tokens=tokens_in, output_tokens=tokens_out)
+
+
+def _credentials(adapter: Adapter, knobs: AgentConfig, variables: Mapping[str, str]) -> list[str]:
+    """Values that must not stay in a run folder; shorter ones would match ordinary words."""
+    names = (*adapter.keys, *knobs.environment)
+    return [variables[name] for name in names if len(variables.get(name, "")) >= _SHORTEST_KEY]
+
+
+def _whole(bill: Bill, reading: Reading, knobs: AgentConfig, seconds: float) -> Cost:
+    """The cost of a whole session: as reported, else estimated from its tokens, else unknown."""
+    if reading.dollars is not None:
+        return Cost(bill.dollars, bill.input_tokens, bill.output_tokens, seconds)
+    found = estimate(knobs, bill.input_tokens, bill.output_tokens)
+    return replace(
+        found,
+        input_tokens=bill.input_tokens,
+        output_tokens=bill.output_tokens,
+        seconds=seconds,
+    )

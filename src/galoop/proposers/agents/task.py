@@ -81,6 +81,7 @@ def summary(feedback: Feedback) -> dict[str, Any]:
                 "gold": excerpt.gold[:_MAX_REASON],
                 "reference": excerpt.reference[:_MAX_REASON],
                 "artifact": excerpt.artifact[:_MAX_REASON],
+                "verdict": excerpt.verdict,
             }
             for excerpt in feedback.excerpts[:4]
         ]

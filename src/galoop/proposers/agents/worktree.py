@@ -27,6 +27,8 @@ MAX_FILES = 64
 #: Entries of a tree that are looked at before it is refused.
 _MAX_ENTRIES = 2000
 _MAX_DEPTH = 8
+#: Larger files that an agent left are removed unsearched where there are credentials.
+_MAX_SEARCHED = 64 * 1024 * 1024
 _MAX_DIFF = 200_000
 #: What interpreters and tools write by themselves; no part of a candidate.
 _OVERLOOKED = frozenset({"__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache"})
@@ -109,6 +111,8 @@ class Worktree:
             if total > MAX_TREE_BYTES:
                 raise RefusedTree(f"{self.sources}/ holds more than {MAX_TREE_BYTES} bytes")
             files[name] = _text(f"{self.sources}/{name}", data)
+            if any(secret in name for secret in secrets):
+                raise RefusedTree(f"{self.sources}/ has a file named after a credential")
             if any(secret in files[name] for secret in secrets):
                 raise RefusedTree(f"{self.sources}/{name} holds the value of a credential")
         if not files:
@@ -202,6 +206,42 @@ def _read(path: Path, root: Path | None) -> bytes:
     if len(data) > MAX_FILE_BYTES:
         raise RefusedTree(f"{shown} is larger than {MAX_FILE_BYTES} bytes")
     return data
+
+
+def scrub(tree: Path, secrets: Sequence[str]) -> None:
+    """Take values of credentials out of what an agent left: they must not stay in a run folder.
+
+    Files that hold one, or are named after one, are removed, and so is the repository, whose
+    compressed objects cannot be searched; what was handed in is recorded elsewhere.
+    """
+    if not secrets:
+        return
+    values = [secret.encode("utf-8") for secret in secrets]
+    shutil.rmtree(tree / ".git", ignore_errors=True)
+    for folder, names, files in os.walk(tree, topdown=False):
+        for name in (*files, *names):
+            path = Path(folder, name)
+            named = any(secret in name for secret in secrets)
+            if path.is_symlink():
+                if named or any(secret in str(path.readlink()) for secret in secrets):
+                    path.unlink(missing_ok=True)
+            elif path.is_dir():
+                if named:
+                    shutil.rmtree(path, ignore_errors=True)
+            elif named or _holds(path, values):
+                path.unlink(missing_ok=True)
+
+
+def _holds(path: Path, values: Sequence[bytes]) -> bool:
+    """Whether a file holds one of the values; one that cannot be searched counts as if it did."""
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_SEARCHED:
+            return True
+        data = path.read_bytes()
+    except OSError:
+        return True
+    return any(value in data for value in values)
 
 
 def _text(shown: str, data: bytes) -> str:

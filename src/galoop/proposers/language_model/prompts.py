@@ -47,6 +47,11 @@ _MUTATE = {
 }
 #: Shares of the longest prompt that single parts may take.
 _PARENT_SHARE, _FROZEN_SHARE, _EXCERPT_SHARE = 0.4, 0.2, 0.2
+_VERDICTS = {
+    "solved": "Solved with the approximation:",
+    "lost": "Lost (the unmodified model solves it, the approximation does not):",
+    "missed": "Missed by the unmodified model, too:",
+}
 _REASON_CHARACTERS = 600
 _LINE_CHARACTERS = 240
 
@@ -162,6 +167,7 @@ def _result(feedback: Feedback, short: bool = False) -> str:
 
 def _excerpt(one: Excerpt, room: int) -> str:
     lines = [
+        *([f"{_VERDICTS[one.verdict]}\n"] if one.verdict else []),
         _fenced(_cut(one.prompt, room), "text"),
         f"- gold answer: {_line(one.gold, 300)!r}",
     ]

@@ -10,21 +10,18 @@ start artifact.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from galoop.config import ExperimentConfig
 from galoop.domains.protocol import DomainSession
 from galoop.evaluation.metered import seated
-from galoop.evaluation.noninferiority import ComponentVerdict, gate_status, judge_component
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
-from galoop.evaluation.statistics import mcnemar_p, mean_interval
 from galoop.excerpts import ReferenceAnswers, solved_and_missed
 from galoop.hashing import canonical_json, derive_seed
 from galoop.regression import Look, Regression
 from galoop.report.progress import CandidateFinished, CandidateStarted, Message, Progress
 from galoop.search.protocol import Problem, Search, StopSearch
 from galoop.store.run import RunStore
-from galoop.trial import Change, Improvement, OpenSlice, Trial, lost_slice, measured_budget
+from galoop.trial import Improvement, OpenSlice, Trials
 from galoop.types import Candidate, Example, Excerpt, Feedback, State
 
 _FIRST_LOOK = 6
@@ -86,6 +83,16 @@ class Generator:
             self._start,
             f"round-{self._round}/gate",
             lambda text: self._progress.emit(Message(text)),
+        )
+        self._trials = Trials(
+            self._config,
+            self._session,
+            self._evaluator,
+            self._regression,
+            self._progress,
+            self._round,
+            self._parent,
+            self._slices,
         )
         task = self._session.artifact_task()
         seed = derive_seed("generator", self._config.seed, self._round)
@@ -310,7 +317,7 @@ class Generator:
         if candidate.key in self._tried or len(self.result.trials) >= attempts:
             return
         self._tried.add(candidate.key)
-        trial = self._trial(candidate, score)
+        trial = self._trials.judge(candidate, score)
         self.result.trials.append(trial)
         number = len(self.result.trials)
         self._store.event(
@@ -329,73 +336,6 @@ class Generator:
         if trial.accepted:
             self.result.accepted = trial
             raise StopSearch("a generation was accepted")
-
-    def _trial(self, candidate: Candidate, score: float) -> Trial:
-        system = self._session.artifact(candidate, "candidate")
-        stage = f"round-{self._round}/confirmation"
-        examples = [e for s in self._slices for e in s.confirmation]
-        old, new = self._evaluator.evaluate([self._parent, system], examples, stage=stage)
-        if new.state is not State.SCORED:
-            return Trial(candidate, False, f"{new.state}: {new.reason}", score)
-        if old.state is not State.SCORED:
-            reason = f"the parent {old.state}: {old.reason}; nothing can be compared with it"
-            return Trial(candidate, False, reason, score)
-        changes = tuple(self._change(s, old, new, examples) for s in self._slices)
-        alpha = self._config.generator.alpha
-        p = mcnemar_p(old.means, new.means)
-        measured = measured_budget(new)
-        if p > alpha:
-            reason = f"no improvement on the confirmation set (McNemar p = {p:.2g} > {alpha:g})"
-            return Trial(candidate, False, reason, score, changes, (), measured)
-        lost = lost_slice(changes)
-        if lost is not None:
-            reason = f"{lost.slice} would be lost: {lost.reason}"
-            return Trial(candidate, False, reason, score, changes, (), measured)
-        verdicts = self._gate(system)
-        bad = [v for v in verdicts if v.status in ("fail", "inconclusive")]
-        accepted = not verdicts or gate_status(verdicts) == "pass"
-        if bad:
-            reason = f"gate: {bad[0].component} {bad[0].status}: {bad[0].reason}"
-        elif not accepted:
-            reason = "gate: inconclusive: the reference itself fails on every component"
-        else:
-            passed = "passed the gate" if verdicts else "no suite was asked for"
-            reason = f"improved (McNemar p = {p:.2g}, n = {len(examples)}) and {passed}"
-        return Trial(candidate, accepted, reason, score, changes, tuple(verdicts), measured)
-
-    def _change(self, part: OpenSlice, old: Scores, new: Scores, examples: list[Example]) -> Change:
-        keys = {e.key for e in part.confirmation}
-        index = [i for i, e in enumerate(examples) if e.key in keys]
-        before = [old.means[i] for i in index]
-        after = [new.means[i] for i in index]
-        verdict = judge_component(
-            part.name,
-            [1.0] * len(index),
-            before,
-            after,
-            self._config.generator.slice_delta,
-            self._config.generator.alpha,
-            0.0,
-        )
-        return Change(
-            part.name,
-            mean_interval(before),
-            mean_interval(after),
-            sum(a > b for a, b in zip(after, before, strict=True)),
-            sum(a < b for a, b in zip(after, before, strict=True)),
-            mcnemar_p(before, after),
-            verdict.status,
-            verdict.reason,
-        )
-
-    def _gate(self, system: Any) -> list[ComponentVerdict]:
-        if not self._config.gate.suites:
-            return []
-
-        def say(verdict: ComponentVerdict) -> None:
-            self._progress.emit(Message(f"gate: {verdict.component}: {verdict.status}"))
-
-        return self._regression.gate(system, say)
 
 
 def _mean(values: Mapping[str, float]) -> float:

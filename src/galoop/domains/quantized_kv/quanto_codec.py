@@ -48,7 +48,7 @@ class QuantoCodec:
         """Keys and values of every layer, each (layers, heads, length, dim)."""
         import torch
         from optimum.quanto import qint2, qint4
-        from optimum.quanto.tensor.qbits import QBitsTensor
+        from optimum.quanto.tensor.weights.qbits import WeightQBitsTensor
 
         width, group = self.plan(shape)
         kind = qint4 if width == 4 else qint2
@@ -62,7 +62,8 @@ class QuantoCodec:
         found = []
         for scale, shift in tensors["scales"].to(dtype).reshape(-1, 2, groups, 1):
             codes = read.codes(width, groups, group)
-            made = QBitsTensor(kind, 0, group, size, stride, codes, scale, shift)
+            made = WeightQBitsTensor(kind, 0, group, size, stride, codes, scale, shift)
+            made._data = codes  # not packed: quanto's unpacking would compile its extension
             found.append(made.dequantize()[0])
         both = torch.stack(found).reshape(shape.layers, 2, shape.heads, shape.length, shape.dim)
         return both[:, 0], both[:, 1]

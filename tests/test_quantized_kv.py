@@ -228,20 +228,45 @@ def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
             materialise(name, {"bits": 2.75})
 
 
-def test_the_experiment_file_takes_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The domain is known, also where galoop was installed before it had it."""
+    from fake_domain import Point
     from galoop import plugins
-    from galoop.config import load
     from galoop.domains.quantized_kv.domain import QuantizedKV
-    from galoop.errors import ConfigError
 
-    if "quantized-kv" not in plugins.names("domains"):  # a checkout beside the installed galoop
-        from fake_domain import Point
-
-        real = plugins._points
-        more = [Point("quantized-kv", QuantizedKV)]
+    if "quantized-kv" not in plugins.names("domains"):
+        real, more = plugins._points, [Point("quantized-kv", QuantizedKV)]
         monkeypatch.setattr(
             plugins, "_points", lambda group: [*real(group), *(more if group == "domains" else [])]
         )
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_domain_tells_proposers_its_own_name_budget_and_rules(folder: Path) -> None:
+    from galoop.config import load
+    from galoop.domains.quantized_kv.domain import QuantizedKV
+
+    config = load(None, {"domain": "quantized-kv", "model.name": str(folder)})
+    opened = QuantizedKV().open(config, lambda line: None)
+    try:
+        task = opened.artifact_task()
+        assert (task.domain, dict(task.budget)) == ("quantized-kv", {"bits": 2.75})
+        assert "encode(cache)" in task.contract
+        assert opened.probe_task(()).domain == "quantized-kv"
+        assert opened.start_artifact().key == materialise("kivi", {"bits": 2.75}).key
+        assert opened.named_artifact("identity").budget == {"bits": 64.0}
+        assert opened.named_artifact("kivi", {"bits": 4.0}).budget == {"bits": 4.0}
+        assert set(opened.describe()["versions"]) == {"galoop", "gepa", "torch", "transformers"}
+    finally:
+        opened.close()
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_experiment_file_takes_bits(tmp_path: Path) -> None:
+    from galoop.config import load
+    from galoop.errors import ConfigError
+
     config = load(None, {"domain": "quantized-kv"})
     assert config.artifact.budget == {"bits": 2.75}
     assert config.artifact.start == "kivi"

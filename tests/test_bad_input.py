@@ -314,11 +314,22 @@ def test_required_isolation_that_is_missing(kv: Said) -> None:
 def test_a_replay_of_what_is_unknown(said: Said, world: World, finished: Path, tiny: Path) -> None:
     line = said(
         ExitCode.USAGE, "replay", str(finished / "benchmark" / "B1"), "--artifact", "compacter",
-        "--model", str(tiny), "--quiet",
+        "--domain", "kv-compression", "--model", str(tiny), "--quiet",
     )  # fmt: skip
     assert "did you mean 'compactor'?" in line
     line = said(
         ExitCode.USAGE, "replay", str(finished / "benchmark" / "B1"), "--artifact", "identity",
-        "--model", "smollm3", "--quiet",
+        "--domain", "kv-compression", "--model", "smollm3", "--quiet",
     )  # fmt: skip
     assert "smollm3" in line
+    line = said(
+        ExitCode.USAGE, "replay", str(finished / "benchmark" / "B1"), "--artifact", "weak",
+        "--domain", "fakee", "--quiet",
+    )  # fmt: skip
+    assert "did you mean fake?" in line
+    line = said(
+        ExitCode.USAGE, "replay", str(finished / "benchmark" / "B1"), "--artifact", "weak",
+        "--bits", "2", "--quiet",
+    )  # fmt: skip
+    assert "bits is not a budget of the domain fake" in line
+    assert "it takes compression_ratio" in line

@@ -173,7 +173,7 @@ def _domains() -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    for extra, package in (("dev", "pytest"), ("docs", "sphinx")):
+    for extra, package in (("dev", "pytest"), ("docs", "sphinx"), ("quantized", "hqq")):
         try:
             yield Check(f"extra {extra}", "ok", f"{package} {version(package)}")
         except PackageNotFoundError:

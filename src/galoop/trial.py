@@ -181,18 +181,16 @@ def lost_slice(changes: Sequence[Change]) -> Change | None:
     return next((c for c in changes[:-1] if c.status != "pass"), None)
 
 
+#: Measured on every answer, and no part of a budget: wall time, and what searches climb by.
+_NOT_BUDGET = ("added_latency", "gold_agreement")
+
+
 def measured_budget(scores: Scores) -> dict[str, float]:
-    """The measured budget over the examples: means, and extremes where they bind. No times."""
+    """The measured budget over the examples: the extremes, which bind. No times."""
     rows = [o.measured for row in scores.outcomes for o in row]
     out: dict[str, float] = {}
-    for key, reduce in (
-        ("kept_fraction", max),
-        ("kept_bytes", max),
-        ("kept_least_per_head", min),
-        ("kept_most_per_head", max),
-        ("extra_forward_passes", max),
-    ):
-        values = [m[key] for m in rows if key in m]
-        if values:
-            out[key] = float(reduce(values))
+    for key in dict.fromkeys(key for row in rows for key in row):
+        if key not in _NOT_BUDGET:
+            reduce = min if "_least" in key else max
+            out[key] = float(reduce(row[key] for row in rows if key in row))
     return out

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from galoop.errors import IsolationError
 from galoop.hashing import derive_seed
@@ -107,7 +107,7 @@ class Runner(ABC):
     """The confined processes of one artifact during one call of ``ModelSession.run``.
 
     A domain says what is asked of them (:meth:`load`, :meth:`ask`). Processes are kept between
-    examples and ended where anything went wrong in them.
+    examples, unless ``reuse`` is False, and ended where anything went wrong in them.
 
     Parameters
     ----------
@@ -117,6 +117,8 @@ class Runner(ABC):
     trusted : bool
         Whether the code is an installed package's and not a candidate's.
     """
+
+    reuse: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -166,6 +168,10 @@ class Runner(ABC):
 
     # -- processes --------------------------------------------------------------------------
 
+    def fork(self) -> Child:
+        """One more process of the artifact; whoever asks for it ends it."""
+        return self._forks.fork(self._candidate.files, self.budget)
+
     def prove(self, work: Work) -> None:
         """Make the first example of the call alone; a failure here ends the artifact."""
         if not self._proof:
@@ -201,7 +207,7 @@ class Runner(ABC):
         seed = derive_seed("artifact", self._candidate.key, *work.key)
         try:
             if child is None or spec is None:
-                child = self._forks.fork(self._candidate.files, self.budget)
+                child = self.fork()
                 spec = self.load(child)
             made = self.ask(child, spec, work, seed)
         except Refused as error:
@@ -210,7 +216,7 @@ class Runner(ABC):
             if child is not None:
                 child.close()
             raise
-        if made.outcome is None and child is not None and spec is not None:
+        if self.reuse and made.outcome is None and child is not None and spec is not None:
             self._idle.append((child, spec))
         elif child is not None:
             child.close()

@@ -90,6 +90,10 @@ class Bandit:
         won, lost = self._counts.get(arm, (0.0, 0.0))
         self._counts[arm] = (won + reward, lost + 1.0 - reward)
 
+    def known(self, arm: str) -> bool:
+        """Whether the arm was ever told of."""
+        return arm in self._counts
+
     def mean(self, arm: str) -> float:
         """The posterior mean of an arm's reward; 0.5 for an arm without evidence."""
         won, lost = self._counts.get(arm, (0.0, 0.0))

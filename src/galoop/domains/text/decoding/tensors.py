@@ -49,7 +49,7 @@ class SharedTensors:
             self.layout.append((name, dtype, list(tensor.shape), size))
             nbytes = tensor.numel() * tensor.element_size()
             size += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        data = torch.zeros(size, dtype=torch.uint8)
+        data = torch.zeros(max(size, 1), dtype=torch.uint8)  # an empty file cannot be mapped
         for (_, _, _, offset), tensor in zip(self.layout, tensors.values(), strict=True):
             raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
             data[offset : offset + raw.numel()] = raw
@@ -68,6 +68,9 @@ def view(fd: int, layout: Sequence[Sequence[Any]]) -> dict[str, torch.Tensor]:
     mapped = map_input(fd)
     out = {}
     for name, dtype, shape, offset in layout:
+        if not math.prod(shape):  # nothing of the file belongs to it
+            out[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+            continue
         flat = torch.frombuffer(
             mapped, dtype=getattr(torch, dtype), count=math.prod(shape), offset=offset
         )

@@ -1,0 +1,1 @@
+"""Quantized KV caches: fewer bits for every number of a prefilled cache."""

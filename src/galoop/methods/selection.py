@@ -58,9 +58,6 @@ class Step:
         Number of the layer, from 0.
     previous : Tensor or None, bool, shape (B, H, L - R)
         What the row before the first one of this step chose; None at the first sparse step.
-    mass : Tensor or None, shape (B, H, L - R)
-        Attention that each entry received from the sparse rows so far, summed; None at the first
-        sparse step and where it was not asked for.
     below : Tensor or None, bool, shape (B, H, R, L)
         What the layer below chose for these rows; None in the lowest.
     """
@@ -71,7 +68,6 @@ class Step:
     context: int
     layer: int = 0
     previous: torch.Tensor | None = None
-    mass: torch.Tensor | None = None
     below: torch.Tensor | None = None
 
     @property

@@ -114,7 +114,6 @@ def sparse_attention(
     ValueError
         For a context of no token, and for sparse rows within the context.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
     start = context if sparse_from is None else sparse_from
@@ -122,12 +121,33 @@ def sparse_attention(
         raise ValueError(f"context is {context} and sparse_from {start}: 1 <= context <= start")
     state = SparseAttention(method, context, start)
     name = f"galoop_{type(method).__name__.lower()}_{id(state):x}"
+    with attention_function(model, name, state, eager_mask):
+        yield state
+
+
+@contextmanager
+def attention_function(model: Any, name: str, function: Any, mask: Any) -> Iterator[None]:
+    """Let ``model`` attend by ``function``; afterwards model and registries are as they were.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    name : str
+        Under which both functions are registered with transformers for the time being; nobody
+        else's.
+    function : callable
+        Transformers' attention function.
+    mask : callable
+        The mask function that goes with it.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+
     before = list(_settings(model.config))
     try:
-        AttentionInterface.register(name, state)
-        AttentionMaskInterface.register(name, eager_mask)
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, mask)
         model.config._attn_implementation = name
-        yield state
+        yield
     finally:
         for config, value in before:
             config._attn_implementation = value

@@ -133,18 +133,30 @@ def _candidate(
     return Candidate("artifact", files, note)
 
 
-def _from_package(name: str, packaged: _Packaged, budget: Mapping[str, float]) -> Candidate:
+def is_packaged(candidate: Candidate) -> bool:
+    """Whether a candidate's code is, to the letter, that of a named artifact."""
+    if set(candidate.files) != {MANIFEST, SOURCE}:
+        return False
+    known = {_IDENTITY_SOURCE, *(_source(packaged) for packaged in _PACKAGED.values())}
+    return candidate.files[SOURCE] in known
+
+
+def _source(packaged: _Packaged) -> str:
+    """The text of a named artifact's ``selector.py``."""
     module = importlib.import_module(f"galoop.methods.{packaged.module}")
     entry = (
         f"\n\ndef build_selector(density: float) -> {packaged.cls}:\n"
         f'    """The entry point of the artifact."""\n'
         f"    return {packaged.cls}(density=density)\n"
     )
+    return inspect.getsource(module).rstrip() + "\n" + entry
+
+
+def _from_package(name: str, packaged: _Packaged, budget: Mapping[str, float]) -> Candidate:
     provenance = {
         "origin": f"galoop {importlib.metadata.version('galoop')} methods/{packaged.module}.py",
         "parent": "",
         "note": "the installed source, with an entry point added at its end",
         "license": "Apache-2.0",
     }
-    source = inspect.getsource(module).rstrip() + "\n" + entry
-    return _candidate(name, budget, provenance, source, packaged.summary)
+    return _candidate(name, budget, provenance, _source(packaged), packaged.summary)

@@ -7,7 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from galoop.domains.sparse_decoding.artifact_spec import DOMAIN
+from galoop.domains.sparse_decoding.artifacts import is_packaged
 from galoop.domains.sparse_decoding.decode import Decoder
+from galoop.domains.sparse_decoding.local import InProcess
 from galoop.domains.sparse_decoding.runner import SelectorRunner
 from galoop.domains.text.decoding.capture import Prefill, PrefillCache, prefill
 from galoop.domains.text.model_session import ModelSession, Options, Prompts, System
@@ -33,12 +35,12 @@ class Session(ModelSession):
         return Decoder(self.model)
 
     def runner(self, system: System) -> SelectorRunner:
-        """The confined processes of a selector."""
+        """The confined processes of a selector; galoop's own code runs in this one."""
         from galoop.isolation import Limits
 
         assert system.candidate is not None
         return SelectorRunner(
-            self,
+            InProcess() if is_packaged(system.candidate) else self,
             system.candidate,
             system.budget,
             decoder=self._decoder,

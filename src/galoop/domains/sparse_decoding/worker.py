@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from galoop.domains.sparse_decoding.masks import SelectorError, as_mask
-from galoop.domains.text.candidate import seed_everything, serve_requests, write_file
+from galoop.domains.text.candidate import Handler, seed_everything, serve_requests, write_file
 from galoop.domains.text.decoding.tensors import pack, view
 
 if TYPE_CHECKING:
@@ -36,6 +36,19 @@ def warm(init: Mapping[str, Any]) -> None:
 
 def serve(warmed: None, init: Mapping[str, Any], channel: Channel) -> None:
     """Serve one artifact: ``init`` holds its ``files`` and its ``budget``."""
+    handle = handler(init)
+
+    def seeded(request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
+        # A step is not seeded by itself: that would cost more than many a choice.
+        if request["op"] != "select":
+            seed_everything(request.get("seed", 0))
+        return handle(request, fds)
+
+    serve_requests(channel, seeded)
+
+
+def handler(init: Mapping[str, Any]) -> Handler:
+    """What answers the requests to one artifact."""
     choosing: list[Choosing] = []
 
     def handle(request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -45,14 +58,13 @@ def serve(warmed: None, init: Mapping[str, Any], channel: Channel) -> None:
         # A fresh selector for each example: what one keeps from an example to the next must not
         # decide an answer.
         selector = load_selector(init["files"], init["budget"]["density"])
-        seed_everything(request.get("seed", 0))
         if request["op"] == "index":
             write_file(fds[1], pack(_index(selector, view(fds[0], request["layout"]))))
         elif request["op"] == "begin":
             choosing[:] = [Choosing(selector, request, fds)]
         return {}
 
-    serve_requests(channel, handle)
+    return handle
 
 
 def load_selector(files: Mapping[str, str], density: float) -> Any:

@@ -14,10 +14,12 @@ from galoop.hashing import canonical_json
 
 Value = str | int | float | bool
 
+#: Of a head's dimensions; never all of them.
+SHARES = (0.0625, 0.125, 0.25, 0.5)
 #: Signals with their options: classes of :mod:`galoop.domains.sparse_decoding.scores`.
 SIGNALS: Mapping[str, Mapping[str, tuple[Value, ...]]] = {
-    "Subset": {"dims": (4, 8, 16, 32), "by": ("size", "spread")},
-    "Projected": {"rank": (4, 8, 16, 32), "kind": ("principal", "random")},
+    "Subset": {"share": SHARES, "by": ("size", "spread")},
+    "Projected": {"share": SHARES, "kind": ("principal", "random")},
     "Quantised": {"subvectors": (1, 2, 4, 8), "bits": (4, 5, 6, 7)},
     "Rounded": {"levels": (3, 7, 15, 255)},
     "PageBounds": {"page": (4, 8, 16)},
@@ -133,16 +135,15 @@ def index_fraction(program: Program, tokens: int = 256, dim: int = 64, size: int
     Parameters
     ----------
     tokens, dim, size : int
-        Tokens, head dimensions, and bytes of a number. The base's own index is not counted.
+        Tokens, head dimensions, and bytes of a number. The base's own index counts as a half.
     """
-    total = 0.0
+    total = 0.5 if program.base else 0.0
     for signal in program.signals:
         o: dict[str, Any] = dict(signal.options)
         if signal.name == "Subset":
-            total += min(1.0, o["dims"] / dim)
+            total += o["share"]
         elif signal.name == "Projected":
-            rank = min(o["rank"], tokens // 4)
-            total += rank / dim + rank / tokens
+            total += o["share"] + o["share"] * dim / tokens
         elif signal.name == "Quantised":
             total += min(2 ** o["bits"], tokens // 4) / tokens + o["subvectors"] / (dim * size)
         elif signal.name == "Rounded":

@@ -52,12 +52,12 @@ def choose(
     room = step.room(density)
     first, last, _ = shares(room, sink, recent)
     heads = step.queries.shape[1]
+    if kept is not None and scores.shape[1] != heads:
+        scores = spread_groups(scores, step.groups)
     fixed = window(step, first, last).expand(1, scores.shape[1], -1, -1)
     if kept is not None:
-        if scores.shape[1] != heads:
-            scores = spread_groups(scores, step.groups)
         # What was kept goes before sinks and recent entries where both do not fit.
-        fixed = kept | top(_open(fixed.expand_as(kept).float(), kept, step), _left(kept, room))
+        fixed = kept | top(_open(fixed.float(), kept, step), _left(kept, room))
     scores = _by_run(scores.float().masked_fill(~step.seen, -math.inf), run)
     open_ = scores.masked_fill(fixed | ~step.seen, -math.inf)
     count = _left(fixed, room)

@@ -24,8 +24,8 @@ class Subset:
 
     Parameters
     ----------
-    dims : int
-        How many; all where a head has no more.
+    share : float
+        Of a head's dimensions.
     by : {"size", "spread"}
         Dimensions with the greatest mean square, or with the greatest variance.
 
@@ -34,14 +34,15 @@ class Subset:
     The idea is SparQ's (Ribar et al., arXiv:2312.04985) and Loki's, with fixed dimensions.
     """
 
-    dims: int = 16
+    share: float = 0.25
     by: str = "size"
 
     def index(self, keys: torch.Tensor, values: torch.Tensor) -> dict[str, torch.Tensor]:
         """The chosen dimensions, (1, J, d), and the keys in them, (1, J, n, d)."""
         wide = keys.float()
         size = wide.var(2, correction=0) if self.by == "spread" else wide.square().mean(2)
-        dims = size.topk(min(self.dims, keys.shape[3]), dim=-1).indices.sort(-1).values
+        count = max(1, round(self.share * keys.shape[3]))
+        dims = size.topk(count, dim=-1).indices.sort(-1).values
         return {"dims": dims, "keys": _take(keys, dims)}
 
     def score(self, index: Index, step: Step) -> torch.Tensor:
@@ -59,15 +60,16 @@ class Projected:
 
     Parameters
     ----------
-    rank : int
-        Its dimensions; at most a quarter of the context's tokens, so that the basis stays small.
+    share : float
+        Its dimensions, of a head's; at most a quarter of the context's tokens, so that the basis
+        stays small.
     kind : {"principal", "random"}
         The principal directions of the context's keys (uncentred), or random ones.
     seed : int
         Of the random ones.
     """
 
-    rank: int = 16
+    share: float = 0.25
     kind: str = "principal"
     seed: int = 0
 
@@ -77,7 +79,7 @@ class Projected:
 
         wide = keys.float()
         _, heads, n, dim = keys.shape
-        rank = max(1, min(self.rank, dim, n // 4))
+        rank = max(1, min(round(self.share * dim), n // 4))
         if self.kind == "random":
             generator = torch.Generator().manual_seed(self.seed)
             basis = torch.linalg.qr(torch.randn(1, heads, dim, rank, generator=generator)).Q

@@ -66,8 +66,7 @@ Rejected, with the reason given back:
 - attending to more than the budget on any row of any example;
 - trying to reach the network, other processes, files outside its own, or the text or the answer.
 The same arguments given twice must give the same result: seed every random choice inside the
-selector. A step may be asked for again from an earlier row on, when a guessed continuation was not
-taken; nothing may be kept between calls but what the arguments say.
+selector.
 """
 
 __all__ = ["BACKGROUND", "CONTRACT", "OBJECTIVE"]

@@ -36,7 +36,8 @@ class Answered:
     tokens : list of int
         A stop token included where it was generated.
     agreement : float or None
-        Share of the draft's tokens that are each the arg-max after the right ones before them.
+        How far the answer agrees with the draft: of its tokens the share that the answer begins
+        with, and for the first other one the reciprocal of its rank. 1 where it says the draft.
     """
 
     tokens: list[int]
@@ -88,24 +89,18 @@ class Decoder:
         text = _Text(captured, len(question_ids) + max_new_tokens)
         question = chooser if sparse_question else None
         tokens: list[int] = []
-        agrees = 0
-        checked = 0  # tokens of the draft that were compared
+        agrees, agreeing = 0.0, True
         with torch.inference_mode(), _sparse(self._model):
-            guess = self._pass(text, 0, question_ids, question)[-1]
+            logits = self._pass(text, 0, question_ids, question)
             while True:
-                tokens.append(guess)
+                tokens.append(int(logits.argmax()))
                 at = len(tokens) - 1
-                if checked == at < len(draft):
-                    checked, agrees = at + 1, agrees + (draft[at] == guess)
-                    if draft[at] != guess or self._done(tokens, max_new_tokens):
-                        # The rest of the draft, each token after the right ones before it.
-                        start = len(question_ids) + at
-                        rest = self._pass(text, start, draft[at:-1], chooser)
-                        agrees += sum(a == b for a, b in zip(rest, draft[at + 1 :], strict=True))
-                        checked = len(draft)
+                if agreeing and at < len(draft):
+                    agreeing = tokens[at] == draft[at]
+                    agrees += 1.0 if agreeing else 1.0 / _rank(logits, draft[at])
                 if self._done(tokens, max_new_tokens):
                     break
-                guess = self._pass(text, len(question_ids) + at, tokens[-1:], chooser)[-1]
+                logits = self._pass(text, len(question_ids) + at, tokens[-1:], chooser)
         return Answered(tokens, agrees / len(draft) if draft else None)
 
     def _done(self, tokens: Sequence[int], most: int) -> bool:
@@ -114,12 +109,10 @@ class Decoder:
 
     def _pass(
         self, text: _Text, first: int, ids: Sequence[int], chooser: Chooser | None
-    ) -> list[int]:
-        """Feed tokens that stand ``first`` after the context; the arg-max after each."""
+    ) -> torch.Tensor:
+        """Feed tokens that stand ``first`` after the context; logits after the last one."""
         import torch
 
-        if not ids:
-            return []
         text.first, text.chooser = first, chooser
         device = self._model.device
         position = text.context + first
@@ -129,8 +122,13 @@ class Decoder:
             use_cache=False,
             galoop_text=text,
         ).last_hidden_state
-        found: list[int] = self._model.lm_head(hidden)[0].argmax(-1).tolist()
-        return found
+        logits: torch.Tensor = self._model.lm_head(hidden[:, -1:])[0, 0]
+        return logits
+
+
+def _rank(logits: torch.Tensor, token: int) -> int:
+    """Place of a token that is not the first, from 2."""
+    return max(2, 1 + int((logits > logits[token]).sum()))
 
 
 class _Text:

@@ -25,6 +25,7 @@ class Session(ModelSession):
 
     domain = DOMAIN
     worker = "galoop.domains.sparse_decoding.worker"
+    worker_reads_model = False
 
     def __init__(self, info: ModelInfo, options: Options | None = None) -> None:
         super().__init__(info, options)

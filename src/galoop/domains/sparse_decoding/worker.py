@@ -132,8 +132,8 @@ class Choosing:
             for name, tensor in view(fds[2], request["layout"]).items():
                 layer, _, leaf = name.partition(".")
                 self._index[int(layer)][leaf] = tensor
-        #: By layer: choices of the last row of each step, by the number of its entries.
-        self._last: list[dict[int, torch.Tensor]] = [{} for _ in range(layers)]
+        #: By layer: what the last row so far chose.
+        self._previous: list[torch.Tensor | None] = [None] * layers
         self._below: torch.Tensor | None = None
 
     def select(self, layer: int, rows: int, new: int) -> None:
@@ -142,9 +142,6 @@ class Choosing:
 
         from galoop.methods.selection import Step
 
-        start = self._context + new - rows
-        # Rows that were taken back have not been.
-        self._last[layer] = {n: c for n, c in self._last[layer].items() if n <= start}
         with torch.inference_mode():
             queries, keys, values = self._read(rows, new)
             step = Step(
@@ -153,11 +150,11 @@ class Choosing:
                 values,
                 self._context,
                 layer,
-                previous=self._last[layer].get(start),
+                previous=self._previous[layer],
                 below=self._below if layer else None,
             )
             chosen = as_mask(self._selector.select(self._index[layer], step), step)
-        self._last[layer][step.length] = chosen[:, :, -1]
+        self._previous[layer] = chosen[:, :, -1]
         self._below = chosen
         data = chosen[0].contiguous().view(torch.uint8).numpy()
         self._out[: data.size] = data.tobytes()

@@ -106,6 +106,19 @@ class ArtifactConfig(Section):
         description="Budget: fraction of the KV entries that a decoding step may attend to.",
         json_schema_extra=BUDGET,
     )
+    sparse_question: bool | None = Field(
+        None,
+        description="Part of the budget: whether the rows of the question are sparse too (true), "
+        "or the answer's alone (false).",
+        json_schema_extra=BUDGET,
+    )
+    index_fraction: float | None = Field(
+        None,
+        ge=0.0,
+        description="Budget: most bytes that a selector may keep of a context, over those of its "
+        "keys.",
+        json_schema_extra=BUDGET,
+    )
     extension: float | None = Field(
         None,
         ge=1.0,

@@ -102,12 +102,15 @@ class ModelSession(ABC):
         Module whose ``warm(init)`` the confined parent runs once, with the model's ``path`` and
         ``dtype``, and whose ``serve(warmed, init, channel)`` each confined process of an artifact
         runs, with what :meth:`serve_init` gives.
+    worker_reads_model : bool
+        Whether the confined processes may read the model's folder.
     """
 
     domain: ClassVar[str]
     harness: ClassVar[int] = 1
     packages: ClassVar[tuple[str, ...]] = ("torch", "transformers")
     worker: ClassVar[str]
+    worker_reads_model: ClassVar[bool] = True
 
     def __init__(self, info: ModelInfo, options: Options | None = None) -> None:
         self.info = info
@@ -329,7 +332,7 @@ class ModelSession(ABC):
                         f"{self.worker}:warm",
                         {"path": str(self.info.path), "dtype": self.info.dtype},
                         tier=self.options.tier,
-                        readable=[self.info.path],
+                        readable=[self.info.path] if self.worker_reads_model else [],
                         name=f"model server of {self.info.name}",
                     )
                 server = self._server

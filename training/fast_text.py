@@ -172,11 +172,13 @@ def load_words() -> Words:
 
 @dataclass(frozen=True)
 class Query:
-    """A question, the prefix of its answer, and the value that follows the prefix (with glue)."""
+    """A question, the prefix of its answer, the value that follows the prefix (with glue), and the
+    key that it is about."""
 
     question: str
     prefix: str
     value: str
+    key: str
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,9 @@ class TextConfig:
         Share of the questions whose prefix says attribute and key in other words.
     prose_share : float
         Share of the filler sentences that come from the Markov chain instead of a template.
+    update_share : float
+        Share of the records that a second one with another value contradicts; the later one in
+        the context counts, so that the order of things matters too.
     question_share : float
         Share of the queries that have a question; the others are a prefix alone, which is shorter
         and keeps the model from leaning on the wording of questions.
@@ -223,6 +228,7 @@ class TextConfig:
     bare_share: float = 0.0
     paraphrase_share: float = 0.0
     prose_share: float = 0.0
+    update_share: float = 0.0
     question_share: float = 1.0
     held_out_forms: bool = False
     held_out_words: bool = False
@@ -331,29 +337,39 @@ def make_document(rng: random.Random, words: Words, config: TextConfig) -> Docum
     """A context with records in filler, and questions about some of the records."""
     nouns = words.held_out_nouns if config.held_out_words else words.nouns
     style = make_style(rng, config)
-    questions = HELD_OUT_QUESTIONS if config.held_out_forms else QUESTIONS
-    records: list[str] = []
-    queries: list[Query] = []
+    marked: list[tuple[str, Query | None]] = []
     for key in make_keys(rng, nouns, words.adjectives, rng.randint(*config.records)):
         attr = rng.choice(style.attributes)
-        lead = fill(rng.choice(style.leads), attr, key, rng.choice(style.links))
-        value = make_value(rng, nouns, words.adjectives)
-        opener = rng.choice(OPENERS) if style.separator == " " else ""
-        records.append(f"{opener}{lead} {value}{style.tail}")
-        bare = rng.random() < config.bare_share
-        prefix = rng.choice(("", "Answer:", "The answer is")) if bare else lead
-        if not bare and rng.random() < config.paraphrase_share:
-            prefix = fill(rng.choice(PARAPHRASES), attr, key)
-        glued = value if prefix == "" else f" {value}"
-        asked = bare or rng.random() < config.question_share
-        question = fill(rng.choice(questions), attr, key) if asked else ""
-        queries.append(Query(question, prefix, glued))
-    rng.shuffle(queries)
+        for _ in range(1 + (rng.random() < config.update_share)):
+            marked.append(make_record(rng, style, config, attr, key, words))
     if rng.random() < 0.3:
         filler = [rng.choice(REPEATED)] * config.filler
     else:
         filler = [make_filler(rng, words, config.prose_share) for _ in range(config.filler)]
-    marked = [(text, True) for text in records] + [(text, False) for text in filler]
+    marked += [(text, None) for text in filler]
     rng.shuffle(marked)
+    latest = {query.key: query for _, query in marked if query is not None}
+    queries = list(latest.values())
+    rng.shuffle(queries)
     pieces = tuple((style.separator if i else "") + text for i, (text, _) in enumerate(marked))
-    return Document(pieces, tuple(flag for _, flag in marked), tuple(queries[: config.queries]))
+    is_record = tuple(query is not None for _, query in marked)
+    return Document(pieces, is_record, tuple(queries[: config.queries]))
+
+
+def make_record(
+    rng: random.Random, style: Style, config: TextConfig, attr: str, key: str, words: Words
+) -> tuple[str, Query]:
+    """The text of one record and a question about it."""
+    nouns = words.held_out_nouns if config.held_out_words else words.nouns
+    questions = HELD_OUT_QUESTIONS if config.held_out_forms else QUESTIONS
+    lead = fill(rng.choice(style.leads), attr, key, rng.choice(style.links))
+    value = make_value(rng, nouns, words.adjectives)
+    opener = rng.choice(OPENERS) if style.separator == " " else ""
+    bare = rng.random() < config.bare_share
+    prefix = rng.choice(("", "Answer:", "The answer is")) if bare else lead
+    if not bare and rng.random() < config.paraphrase_share:
+        prefix = fill(rng.choice(PARAPHRASES), attr, key)
+    glued = value if prefix == "" else f" {value}"
+    asked = bare or rng.random() < config.question_share
+    question = fill(rng.choice(questions), attr, key) if asked else ""
+    return f"{opener}{lead} {value}{style.tail}", Query(question, prefix, glued, key)

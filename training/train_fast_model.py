@@ -56,7 +56,7 @@ def curriculum(window: int, scale: float, batch: float = 1.0) -> list[Phase]:
     def text(records: tuple[int, int], queries: int, filler: int, other: float = 0.0) -> TextConfig:
         return TextConfig(
             records, queries, filler, question_share=0.5, bare_share=other / 2,
-            paraphrase_share=other, prose_share=0.5,
+            paraphrase_share=other, prose_share=0.5, update_share=other / 2,
         )  # fmt: skip
 
     phases = [
@@ -280,6 +280,7 @@ def evaluations(window: int) -> dict[str, tuple[TextConfig, int]]:
         "no lead in the prefix": (TextConfig(records, 1, 14, bare_share=1.0), 180),
         "half a window of prose": (TextConfig(records, 1, 40, prose_share=1.0), window // 2),
         "question in other words": (TextConfig(records, 1, 14, paraphrase_share=1.0), 180),
+        "later record counts": (TextConfig((4, 6), 1, 14, update_share=1.0), 180),
         "sixteen records, whole window": (
             TextConfig((16, 16), 1, 60, prose_share=0.5), window - 40),
     }  # fmt: skip

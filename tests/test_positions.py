@@ -322,7 +322,6 @@ def test_the_model_is_left_as_found_also_after_errors(model: Any) -> None:
     attributes = set(vars(rotary)), set(vars(model.model)), model.config._attn_implementation
     for error in (KeyboardInterrupt, RuntimeError):
         with pytest.raises(error), DualChunk(chunk=12, local=4).applied(model, 60):
-            assert model.config._attn_implementation.startswith("galoop-positions")
             raise error
         with pytest.raises(error), rescaled(model, "yarn", 2.0):
             raise error

@@ -16,7 +16,7 @@ from galoop.methods.positions import Band, Plan, PositionMethod, Shape
 
 @dataclass(frozen=True)
 class SelfExtend(PositionMethod):
-    """Keys fewer than ``neighbours`` tokens away keep their distances; farther ones share positions.
+    """True distances below ``neighbours`` tokens; farther keys share positions.
 
     A far pair has the positions ``i // group + neighbours - neighbours // group`` and
     ``j // group``. The capacity is ``(window - neighbours) · group + neighbours`` tokens.

@@ -99,7 +99,8 @@ class Bench:
         from kvpress import KVPressTextGenerationPipeline
 
         from galoop.domains.kv_compression.artifacts import load_press, materialise
-        from galoop.domains.kv_compression.session import Options, Session
+        from galoop.domains.kv_compression.session import Session
+        from galoop.domains.text.model_session import Options
         from galoop.models import load, resolve
 
         torch.set_num_threads(threads)

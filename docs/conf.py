@@ -72,7 +72,8 @@ class Knobs(SphinxDirective):
             for knob in knobs():
                 if knob.section != table:
                     continue
-                default = "not set" if knob.default is None else f"`{toml_value(knob.default)}`"
+                empty = knob.unset if knob.budget else "not set"
+                default = empty if knob.default is None else f"`{toml_value(knob.default)}`"
                 free = " *(free)*" if knob.free else ""
                 allowed = knob.allowed.replace("|", "\\|")
                 if "matches" in allowed:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fake_programs import TOPICS, artifact, artifact_spec, draw, probe, probe_spec, solves
 from galoop import plugins
@@ -300,6 +300,9 @@ def points(world: World) -> dict[str, list[Point]]:
         """Arithmetic in the place of a model."""
 
         name = "fake"
+        budget_keys: ClassVar = {"compression_ratio": 0.75}
+        null_budget: ClassVar = {"compression_ratio": 0.0}
+        defaults: ClassVar = {}
 
         def open(self, config: ExperimentConfig, say: Callable[[str], None]) -> FakeSession:
             world.opened += 1

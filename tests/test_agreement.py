@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from galoop.domains.kv_compression.session import Options, Session
+from galoop.domains.kv_compression.session import Session
+from galoop.domains.text.model_session import Options
 from galoop.models import load, resolve
 from galoop.types import Example
 

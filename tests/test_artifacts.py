@@ -44,7 +44,7 @@ def test_named_artifacts_load_with_their_budget(name: str) -> None:
     press, spec = load_press(candidate.files)
     assert spec.name == name
     expected = 0.0 if name == "identity" else 0.75
-    assert spec.compression_ratio == press.compression_ratio == expected
+    assert spec.budget["compression_ratio"] == press.compression_ratio == expected
     assert materialise(name, BUDGET).key == candidate.key
 
 
@@ -330,4 +330,4 @@ def test_traceback_shows_the_artifact_s_line() -> None:
 
 def test_ratio_can_be_overridden() -> None:
     press, spec = load_press(folder(), compression_ratio=0.25)
-    assert (press.compression_ratio, spec.compression_ratio) == (0.25, 0.5)
+    assert (press.compression_ratio, spec.budget["compression_ratio"]) == (0.25, 0.5)

@@ -20,8 +20,8 @@ from galoop.domains.kv_compression.audit import (
     over_budget,
     rebuild,
 )
-from galoop.domains.kv_compression.capture import Prefill, PrefillCache
-from galoop.domains.kv_compression.tensors import SharedTensors, unpack, view
+from galoop.domains.text.decoding.capture import Prefill, PrefillCache
+from galoop.domains.text.decoding.tensors import SharedTensors, unpack, view
 
 LAYERS, HEADS, LENGTH, DIM = 3, 2, 20, 4
 Tensors = dict[str, torch.Tensor]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from galoop.config import ExperimentConfig, knobs, load, sections
+from fake_domain import Point
+from galoop import plugins
+from galoop.config import ExperimentConfig, budget_names, knobs, load, sections
 from galoop.errors import ConfigError, ExitCode, UnknownNameError
 
 
@@ -32,8 +35,9 @@ def test_every_key_of_the_written_file_is_every_knob(tmp_path: Path) -> None:
     # An unset cap stands as a comment: uncommenting it must name a real key.
     shown = {key for key, value in active.items() if not isinstance(value, dict)}
     shown |= {f"{table}.{key}" for table in sections() for key in active[table]}
-    unset = {knob.key for knob in knobs() if knob.default is None}
-    assert shown == {knob.key for knob in knobs()} - unset
+    foreign = {f"artifact.{key}" for key in budget_names()} - {"artifact.compression_ratio"}
+    unset = {knob.key for knob in knobs() if knob.default is None and not knob.budget}
+    assert shown == {knob.key for knob in knobs()} - unset - foreign
     for key in unset:
         assert f"# {key.split('.')[1]} =" in text
 
@@ -85,6 +89,11 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         ("[criterion]\ntau = 1.01", "criterion.tau = 1.01: not allowed; give a number at least 0"),
         ("[criterion]\ntau = nan", "criterion.tau = NaN: not allowed"),
         ("[artifact]\ncompression_ratio = 1.0", "give a number at least 0 and below 1"),
+        (
+            "[artifact]\nbits = 2",
+            "artifact.bits is not a budget of this domain; the domain kv-compression takes "
+            "compression_ratio",
+        ),
         ("[model]\ndtype = 'int8'", "give one of auto, bfloat16, float32, float16"),
         ("[gate]\nsuites = 'ruler'", 'gate.suites = "ruler": not allowed; give a list of names'),
         ("[generator]\nmax_seconds = 0", "above 0, or leave it out for no cap"),
@@ -158,6 +167,7 @@ def test_a_relative_path_is_taken_from_beside_the_file(tmp_path: Path) -> None:
 def test_manifest_holds_everything_but_the_free_knobs() -> None:
     keys = set(load(None).manifest())
     free = {knob.key for knob in knobs() if knob.free}
+    free |= {"artifact.density", "artifact.extension", "artifact.bits"}  # other domains'
     assert keys == {"schema"} | {knob.key for knob in knobs()} - free
     assert {"discriminator.max_candidates", "loop.rounds", "run_dir"} <= free
     assert not {"seed", "criterion.tau", "model.threads", "evaluation.repeats"} & free
@@ -202,3 +212,41 @@ def test_the_examples_load() -> None:
     assert {e.stem for e in examples} >= {"demo", "longer"}
     for example in examples:
         assert load(example).artifact.budget == {"compression_ratio": 0.75}
+
+
+def test_a_flag_of_another_domain_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"^flag --artifact\.density: .*takes compr"):
+        load(None, {"artifact.density": 0.02})
+
+
+def test_a_domain_says_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its budget, its default, its settings; and a manifest holds the domain's budget only."""
+    real = plugins._points
+
+    class Sparse:
+        """Reads a few entries."""
+
+        name = "sparse"
+        budget_keys: ClassVar = {"density": 0.02}
+        defaults: ClassVar = {"artifact.start": "quest", "gate.length": 512, "seed": 9}
+
+    point = Point("sparse", Sparse)
+    monkeypatch.setattr(
+        plugins, "_points", lambda group: [*real(group), *([point] if group == "domains" else [])]
+    )
+    config = load(None, {"domain": "sparse", "gate.length": 300})
+    assert config.artifact.budget == {"density": 0.02}
+    assert (config.artifact.start, config.gate.length, config.seed) == ("quest", 300, 9)
+    assert load(None, {"domain": "sparse", "artifact.density": 0.5}).artifact.density == 0.5
+    assert config.manifest()["artifact.density"] == 0.02
+    assert not {"artifact.bits", "artifact.compression_ratio"} & set(config.manifest())
+    with pytest.raises(ConfigError, match="the domain sparse takes density"):
+        load(None, {"domain": "sparse", "artifact.compression_ratio": 0.5})
+
+
+def test_the_manifest_of_a_compression_has_the_keys_it_had_before_other_domains() -> None:
+    manifest = ExperimentConfig().manifest()
+    assert {k: v for k, v in manifest.items() if k.startswith("artifact.")} == {
+        "artifact.start": "compactor",
+        "artifact.compression_ratio": 0.75,
+    }

@@ -12,13 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from galoop.domains.kv_compression import decode, invariance
-from galoop.domains.kv_compression.capture import prefill
-from galoop.domains.kv_compression.decode import DRAFTED_ROWS, Decoder, Row, decode_one
-from galoop.domains.kv_compression.invariance import SIZES, Grouping, class_of, plan_groups
-from galoop.domains.kv_compression.packed import CompressedCache, GrowingCache, Piece, forward
-from galoop.domains.kv_compression.padded import PaddedRows, padded_bytes
-from galoop.domains.kv_compression.selfcheck import same_bits
+from galoop.domains.text.decoding import decode, invariance
+from galoop.domains.text.decoding.capture import prefill
+from galoop.domains.text.decoding.decode import DRAFTED_ROWS, Decoder, Row, decode_one
+from galoop.domains.text.decoding.invariance import SIZES, Grouping, class_of, plan_groups
+from galoop.domains.text.decoding.packed import CompressedCache, GrowingCache, Piece, forward
+from galoop.domains.text.decoding.padded import PaddedRows, padded_bytes
+from galoop.domains.text.decoding.selfcheck import same_bits
 from galoop.models import load
 from presses import make_tiny_model, model_info, one_thread
 

@@ -60,7 +60,7 @@ def test_a_replay_takes_the_slices_own_model_and_budget(frozen: Path, tiny: Path
 @pytest.mark.slow
 def test_a_replay_takes_another_budget_and_fewer_examples(frozen: Path) -> None:
     result = replay(
-        frozen, ["KnormPress()"], dtype="float32", compression_ratio=0.25, limit=2,
+        frozen, ["KnormPress()"], dtype="float32", budget={"compression_ratio": 0.25}, limit=2,
         progress=NullProgress(),
     )  # fmt: skip
     (row,) = result.rows

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from galoop.domains.kv_compression.decode import DRAFTED_ROWS
-from galoop.domains.kv_compression.session import Options, Session
+from galoop.domains.kv_compression.session import Session
+from galoop.domains.text.decoding.decode import DRAFTED_ROWS
+from galoop.domains.text.model_session import Options
 from galoop.isolation import Limits
 from galoop.types import Candidate, Example, Outcome, State
 from presses import (

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bad_presses import BAD
-from galoop.domains.kv_compression.session import EXAMPLES_AT_ONCE, Options, Session
+from galoop.domains.kv_compression.session import Session
+from galoop.domains.text.model_session import EXAMPLES_AT_ONCE, Options
 from galoop.errors import UsageError
 from galoop.isolation import Limits, Tier, available_tiers
 from galoop.types import Candidate, Example, Outcome, State

@@ -79,25 +79,61 @@ class ModelConfig(Section):
     )
 
 
+#: Marks a key of the budget: which of them there are is the domain's.
+BUDGET: dict[str, Any] = {"budget": True, "unset": "the domain's own"}
+
+
 class ArtifactConfig(Section):
     """The algorithm under test, A₀, and the budget that every later one must keep."""
 
     start: str = Field(
         "compactor",
         min_length=1,
-        description="A name (`gal list artifacts`), a press expression, or an artifact folder.",
+        description="A name (`gal list artifacts`), an artifact folder, or an expression (the "
+        "domain's page says which). The default is the domain's own.",
     )
-    compression_ratio: float = Field(
-        0.75,
+    compression_ratio: float | None = Field(
+        None,
         ge=0.0,
         lt=1.0,
-        description="Fraction of the KV cache that is dropped; 0.75 is 4x compression.",
+        description="Budget: fraction of the KV cache that is dropped; 0.75 is 4x compression.",
+        json_schema_extra=BUDGET,
+    )
+    density: float | None = Field(
+        None,
+        gt=0.0,
+        le=1.0,
+        description="Budget: fraction of the KV entries that a decoding step may attend to.",
+        json_schema_extra=BUDGET,
+    )
+    extension: float | None = Field(
+        None,
+        ge=1.0,
+        description="Budget: length that the context is extended to, over the model's own window.",
+        json_schema_extra=BUDGET,
+    )
+    bits: float | None = Field(
+        None,
+        gt=0.0,
+        le=64.0,
+        description="Budget: mean bits per number of the KV cache, everything counted.",
+        json_schema_extra=BUDGET,
     )
 
     @property
     def budget(self) -> dict[str, float]:
-        """The budget as artifacts state it."""
-        return {"compression_ratio": self.compression_ratio}
+        """The budget as artifacts state it: the keys that the domain takes."""
+        found = {name: getattr(self, name) for name in budget_names()}
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def budget_names() -> tuple[str, ...]:
+    """The keys of ``[artifact]`` that state a budget."""
+    return tuple(
+        name
+        for name, field in ArtifactConfig.model_fields.items()
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("budget")
+    )
 
 
 class CriterionConfig(Section):

@@ -29,6 +29,8 @@ def render(config: ExperimentConfig) -> str:
     tables = sections()
     current = None
     for knob in knobs():
+        if knob.budget and knob.get(config) is None:
+            continue  # another domain's
         if knob.section != current:
             current = knob.section
             doc = (tables[current].__doc__ or "").strip().splitlines()[0] if current else ""
@@ -66,7 +68,9 @@ def allowed_values(field: FieldInfo) -> str:
     annotation, metadata = field.annotation, list(field.metadata)
     if get_origin(annotation) in (Union, types.UnionType):
         inner = next(a for a in get_args(annotation) if a is not type(None))
-        return _describe(inner, metadata) + ", or leave it out for no cap"
+        extra = field.json_schema_extra
+        unset = extra.get("unset", "no cap") if isinstance(extra, dict) else "no cap"
+        return _describe(inner, metadata) + f", or leave it out for {unset}"
     return _describe(annotation, metadata)
 
 
@@ -108,6 +112,13 @@ def explain(error: ValidationError, source: str, overrides: Mapping[str, Any]) -
     by_key = {knob.key: knob for knob in knobs()}
     lines = []
     for item in error.errors(include_url=False):
+        if item["type"] == "budget_key":
+            given = item["ctx"]["key"] in overrides
+            where = f"flag {by_key[item['ctx']['key']].flag}" if given else source
+            lines.append(
+                f"{where}: {item['ctx']['key']} is not a budget of this domain; {item['msg']}"
+            )
+            continue
         # Items of a list and branches of an optional add parts to the location: two are ours.
         parts = [str(part) for part in item["loc"]]
         key = ".".join(parts[: 2 if parts and parts[0] in sections() else 1])

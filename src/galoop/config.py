@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from galoop._seats import AgentConfig, FilesConfig, LanguageModelConfig, RecordedConfig
 from galoop._sections import (
@@ -30,6 +31,7 @@ from galoop._sections import (
     LoopConfig,
     ModelConfig,
     Section,
+    budget_names,
 )
 from galoop.errors import ConfigError, UnknownNameError
 from galoop.hashing import content_hash, files_hash
@@ -52,6 +54,7 @@ __all__ = [
     "LoopConfig",
     "ModelConfig",
     "RecordedConfig",
+    "budget_names",
     "knobs",
     "load",
     "sections",
@@ -100,6 +103,36 @@ class ExperimentConfig(Section):
     recorded: RecordedConfig = Field(default_factory=RecordedConfig)
     agent: AgentConfig = Field(default_factory=AgentConfig)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_domain(cls, data: Any) -> Any:
+        """Give what the domain says to keys that were left out; refuse another domain's budget."""
+        if not isinstance(data, dict):
+            return data
+        from galoop import plugins
+
+        name = data.get("domain", cls.model_fields["domain"].default)
+        if not isinstance(name, str) or name not in plugins.names("domains"):
+            return data  # refused elsewhere, with what there is
+        domain = plugins.load("domains", name)()
+        keys = dict(getattr(domain, "budget_keys", {}))
+        data = {k: dict(v) if isinstance(v, dict) else v for k, v in data.items()}
+        filled = {f"artifact.{key}": value for key, value in keys.items()}
+        for key, value in {**getattr(domain, "defaults", {}), **filled}.items():
+            section, _, leaf = key.rpartition(".")
+            table = data.setdefault(section, {}) if section else data
+            if isinstance(table, dict):
+                table.setdefault(leaf, value)
+        artifact = data.get("artifact")
+        for key in budget_names():
+            if isinstance(artifact, dict) and artifact.get(key) is not None and key not in keys:
+                raise PydanticCustomError(
+                    "budget_key",
+                    "the domain {domain} takes {takes}",
+                    {"key": f"artifact.{key}", "domain": name, "takes": " and ".join(keys)},
+                )
+        return data
+
     @property
     def run_path(self) -> Path:
         """The run folder: ``run_dir``, or ``runs/<name>``."""
@@ -116,8 +149,8 @@ class ExperimentConfig(Section):
         """
         flat: dict[str, Any] = {"schema": MANIFEST_SCHEMA}
         for knob in knobs():
-            if not knob.free:
-                value = knob.get(self)
+            value = knob.get(self)
+            if not knob.free and not (knob.budget and value is None):
                 flat[knob.key] = list(value) if isinstance(value, tuple) else value
         flat["discriminator.seed_probe"] = _path_identity(self.discriminator.seed_probe)
         flat["artifact.start"] = _path_identity(self.artifact.start)
@@ -171,8 +204,22 @@ class Knob:
     @property
     def free(self) -> bool:
         """Whether the knob may change when a run is resumed."""
+        return self._extra.get("resume") == "free"
+
+    @property
+    def budget(self) -> bool:
+        """Whether it states a budget: which of these there are is the domain's."""
+        return bool(self._extra.get("budget"))
+
+    @property
+    def unset(self) -> str:
+        """What leaving it out means, where there is no default: ``no cap``."""
+        return str(self._extra.get("unset", "no cap"))
+
+    @property
+    def _extra(self) -> dict[str, Any]:
         extra = self.field.json_schema_extra
-        return isinstance(extra, dict) and extra.get("resume") == "free"
+        return dict(extra) if isinstance(extra, dict) else {}
 
     @property
     def allowed(self) -> str:

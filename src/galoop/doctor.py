@@ -161,6 +161,17 @@ def _model() -> Iterator[Check]:
         yield Check(f"model {EMBEDDED}", "ok", f"{info.path} ({info.dtype})")
 
 
+def _domains() -> Iterator[Check]:
+    from galoop.plugins import listing
+
+    for item in listing("domains"):
+        if item.error:
+            fix = f"update or remove what declares it ({item.source})"
+            yield Check(f"domain {item.name}", "warn", f"cannot be used: {item.error}", fix)
+        else:
+            yield Check(f"domain {item.name}", "ok", item.summary)
+
+
 def _extras() -> Iterator[Check]:
     for extra, package in (("dev", "pytest"), ("docs", "sphinx")):
         try:
@@ -178,5 +189,6 @@ _CHECKS: tuple[tuple[str, Callable[[], Iterator[Check]]], ...] = (
     ("memory", _memory),
     ("disk", _disk),
     ("model", _model),
+    ("domains", _domains),
     ("extras", _extras),
 )

@@ -37,16 +37,20 @@ class Listing:
         The distribution that declares it.
     error : str
         Why it cannot be used; empty when it can.
+    domain : str
+        Of an artifact: whose it is. The entry point of a provider of artifacts has the name of
+        its domain.
     """
 
     name: str
     summary: str
     source: str
     error: str = ""
+    domain: str = ""
 
     def to_json(self) -> dict[str, str]:
-        """A JSON object."""
-        return asdict(self)
+        """A JSON object; ``domain`` stands in it where there is one."""
+        return {key: value for key, value in asdict(self).items() if value or key != "domain"}
 
 
 def names(group: Group) -> list[str]:
@@ -94,7 +98,8 @@ def listing(group: Group) -> list[Listing]:
         try:
             thing = point.load()
             if group in _PROVIDERS:
-                found += _provided(thing(), _source(point))
+                domain = point.name if group == "artifacts" else ""
+                found += _provided(thing(), _source(point), domain)
             else:
                 found.append(Listing(point.name, _summary(thing), _source(point)))
         except Exception as error:  # noqa: BLE001 - somebody else's code, run to be listed
@@ -124,8 +129,8 @@ def _source(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "unknown"
 
 
-def _provided(things: Mapping[str, Any], source: str) -> list[Listing]:
-    return [Listing(name, _line(things[name]), source) for name in things]
+def _provided(things: Mapping[str, Any], source: str, domain: str) -> list[Listing]:
+    return [Listing(name, _line(things[name]), source, domain=domain) for name in things]
 
 
 def _line(value: Any) -> str:

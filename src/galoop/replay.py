@@ -7,11 +7,15 @@ from pathlib import Path
 
 from galoop.benchmark import read_slice
 from galoop.config import ExperimentConfig
+from galoop.errors import UsageError
 from galoop.evaluation.statistics import cluster_means, mean_interval, paired_gap_interval
 from galoop.plugins import load
 from galoop.report.model import Cell, PrintedExample, ReplayResult, ReplayRow
 from galoop.report.progress import EvaluationsDone, Message, Progress, StageStarted
 from galoop.types import Example, Outcome, State
+
+#: The domain of slices that were frozen before there were others.
+FIRST_DOMAIN = "kv-compression"
 
 
 def replay(
@@ -21,7 +25,8 @@ def replay(
     model: str | None = None,
     dtype: str = "auto",
     device: str = "cpu",
-    compression_ratio: float | None = None,
+    domain: str | None = None,
+    budget: Mapping[str, float] | None = None,
     limit: int | None = None,
     require_isolation: bool = False,
     progress: Progress,
@@ -33,9 +38,13 @@ def replay(
     slice_dir : Path
         ``benchmark/B1`` of a run folder.
     artifacts : sequence of str
-        Names, press expressions or folders.
-    model, dtype, device, compression_ratio
-        The slice's own model and budget by default.
+        Names, expressions or folders.
+    model, dtype, device
+        The slice's own model by default.
+    domain : str, optional
+        The slice's own by default.
+    budget : mapping, optional
+        What to change of the slice's own budget, or, in another domain, of that domain's.
     limit : int, optional
         The first examples only.
 
@@ -44,36 +53,35 @@ def replay(
     StoreError
         Not a slice folder, or a changed one.
     UsageError
-        An unknown artifact, or a context that does not fit the model's window.
+        An unknown domain or artifact, a budget that the domain does not take, or a context that
+        does not fit the model's window.
     """
     frozen = read_slice(slice_dir)
     examples = frozen.open[:limit]
-    budget = frozen.about.get("budget", {})
-    ratio = budget.get("compression_ratio", 0.0) if compression_ratio is None else compression_ratio
+    own = frozen.about.get("domain", FIRST_DOMAIN)
+    kind = load("domains", domain or own)()
+    asked = {**kind.budget_keys, **(frozen.about.get("budget", {}) if kind.name == own else {})}
+    for key in set(budget or {}) - set(kind.budget_keys):
+        takes = " and ".join(kind.budget_keys)
+        raise UsageError(f"{key} is not a budget of the domain {kind.name}", f"it takes {takes}")
+    asked.update(budget or {})
     config = ExperimentConfig.model_validate(
         {
+            "domain": kind.name,
             "model": {"name": model or frozen.about["model"], "dtype": dtype, "device": device},
-            "artifact": {"start": "identity", "compression_ratio": 0.0},
+            "artifact": {"start": "identity", **kind.null_budget},
             "isolation": {"require": require_isolation},
         }
     )
-    from galoop.domains.kv_compression.artifacts import materialise
-
-    session = load("domains", "kv-compression")().open(
-        config, lambda text: progress.emit(Message(text))
-    )
+    session = kind.open(config, lambda text: progress.emit(Message(text)))
+    about = session.describe()
     total = len(examples) * (len(artifacts) + 1)
     progress.emit(
-        StageStarted("replay", 0, 0, f"{frozen.name} on {session.info.name}", evaluations=total)
+        StageStarted("replay", 0, 0, f"{frozen.name} on {about['model']}", evaluations=total)
     )
     try:
-        own = {"compression_ratio": float(ratio)}
         systems = [session.reference()]
-        for name in artifacts:
-            given = {"compression_ratio": 0.0} if name == "identity" else own
-            systems.append(
-                session.artifact_under(materialise(name, given), given, name=name, trusted=True)
-            )
+        systems += [session.named_artifact(name, asked) for name in artifacts]
         found: dict[str, dict[str, Outcome]] = {s.key: {} for s in systems}
         for rows in session.run(systems, examples, 0):
             progress.emit(EvaluationsDone(len(rows)))
@@ -83,8 +91,8 @@ def replay(
         return ReplayResult(
             slice=frozen.name,
             probe_key=frozen.probe.key,
-            model=session.info.name,
-            dtype=session.info.dtype,
+            model=about["model"],
+            dtype=about["dtype"],
             rows=tuple(
                 _row(name, found[s.key], examples, reference)
                 for name, s in zip(artifacts, systems[1:], strict=True)

@@ -130,6 +130,7 @@ def _freeze(
     verdict = found.verdict
     about = {
         "round": round,
+        "domain": run.config.domain,
         "against": against,
         "words": probe_words(found.candidate),
         "artifact": run.config.artifact.start if against == "A0" else against,

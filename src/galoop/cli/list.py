@@ -20,15 +20,18 @@ Exit codes:
 def command(group: str, as_json: bool) -> int:
     """List domains, artifacts, models, suites, proposers or searches.
 
-    GROUP is one of these words. Other packages add names through entry points.
+    GROUP is one of these words. Artifacts are listed with their domain. Other packages add names
+    through entry points.
     """
     found = listing(group_of(group))
     if as_json:
         click.echo(json.dumps([item.to_json() for item in found], indent=1, ensure_ascii=False))
         return 0
     width = max((len(item.name) for item in found), default=0)
+    domains = max((len(item.domain) for item in found), default=0)
     for item in found:
         words = f"cannot be used: {item.error}" if item.error else item.summary
         foreign = "" if item.source.startswith("galoop ") else f" [{item.source}]"
-        click.echo(f"{item.name:<{width}}  {words}{foreign}".rstrip())
+        whose = f"{item.domain:<{domains}}  " if domains else ""
+        click.echo(f"{item.name:<{width}}  {whose}{words}{foreign}".rstrip())
     return 0

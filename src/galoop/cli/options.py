@@ -68,6 +68,19 @@ def experiment_options(function: F) -> F:
     )(function)
 
 
+def budget_options(function: F) -> F:
+    """One flag for each key of a budget: ``--compression-ratio``, ``--bits`` and so on."""
+    for knob in reversed([knob for knob in knobs() if knob.budget]):
+        function = click.option(
+            "--" + knob.name.replace("_", "-"),
+            knob.name,
+            type=click.FLOAT,
+            default=None,
+            help=f"{knob.description} [default: the slice's own]",
+        )(function)
+    return function
+
+
 def _add(function: F, knob: Knob) -> F:
     kind = _click_type(knob)
     shown = knob.default
@@ -83,7 +96,7 @@ def _add(function: F, knob: Knob) -> F:
         default=None,
         show_default=False,
         metavar=_metavar(knob, kind),
-        help=f"{knob.description} [default: {_shown(shown)}]",
+        help=f"{knob.description} [default: {knob.unset if knob.budget else _shown(shown)}]",
     )(function)
 
 

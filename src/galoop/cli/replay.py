@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from galoop.cli.options import budget_options
+
 EPILOG = """\b
 Exit codes:
   0  every artifact was scored
@@ -24,7 +26,7 @@ Exit codes:
     "artifacts",
     multiple=True,
     required=True,
-    help="A name, a press expression or a folder. May be repeated.",
+    help="A name, an expression or a folder. May be repeated.",
 )
 @click.option("--model", default=None, help="Model name [default: the slice's own].")
 @click.option(
@@ -34,12 +36,8 @@ Exit codes:
     type=click.Choice(["auto", "bfloat16", "float32", "float16"]),
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-@click.option(
-    "--compression-ratio",
-    type=click.FloatRange(0.0, 1.0, max_open=True),
-    default=None,
-    help="Budget [default: the slice's own].",
-)
+@click.option("--domain", default=None, help="Domain [default: the slice's own].")
+@budget_options
 @click.option("--limit", type=click.IntRange(min=1), default=None, help="First N examples only.")
 @click.option("--require-isolation", is_flag=True, help="Refuse to run code in plain processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -50,11 +48,12 @@ def command(
     model: str | None,
     dtype: str,
     device: str,
-    compression_ratio: float | None,
+    domain: str | None,
     limit: int | None,
     require_isolation: bool,
     as_json: bool,
     quiet: bool,
+    **budget: float | None,
 ) -> int:
     """Run a slice against any artifact and model.
 
@@ -71,7 +70,8 @@ def command(
             model=model,
             dtype=dtype,
             device=device,
-            compression_ratio=compression_ratio,
+            domain=domain,
+            budget={key: value for key, value in budget.items() if value is not None},
             limit=limit,
             require_isolation=require_isolation,
             progress=view,

@@ -67,6 +67,10 @@ class DomainSession(Protocol):
         """An artifact as a system, under the experiment's budget."""
         ...
 
+    def named_artifact(self, name: str, budget: Mapping[str, float] | None = None) -> Any:
+        """An artifact by name, expression or folder, under a budget of its own (replays)."""
+        ...
+
     def run(
         self, systems: Sequence[Any], examples: Sequence[Example], repeat: int
     ) -> Iterator[list[tuple[Any, Example, Outcome]]]:
@@ -94,10 +98,40 @@ class DomainSession(Protocol):
 
 
 class Domain(Protocol):
-    """A domain."""
+    """A domain.
 
-    name: str
+    Attributes
+    ----------
+    name : str
+        The name of its entry point.
+    budget_keys : mapping of str to float
+        Which keys of ``[artifact]`` state its budget, each with its default.
+    null_budget : mapping of str to float
+        The budget under which nothing is approximated: that of the artifact ``identity``.
+    defaults : mapping of dotted key to value
+        Settings of the experiment file that suit the domain where the file does not say
+        (``{"artifact.start": "compactor"}``).
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def budget_keys(self) -> Mapping[str, float]: ...
+    @property
+    def null_budget(self) -> Mapping[str, float]: ...
+    @property
+    def defaults(self) -> Mapping[str, Any]: ...
 
     def open(self, config: ExperimentConfig, say: Callable[[str], None]) -> DomainSession:
         """Load what the experiment needs; ``say`` takes lines for the reader."""
+        ...
+
+    def artifact_grammar(self, seat: Seat) -> Proposer:
+        """The built-in generator's space of programs.
+
+        Raises
+        ------
+        UsageError
+            The domain has none.
+        """
         ...

@@ -39,14 +39,17 @@ def grammar(seat: Seat) -> Proposer:
         from galoop.proposers.grammar.probes import ProbeGrammar
 
         return ProbeGrammar(seat.seed)
-    if seat.domain == "kv-compression":
-        from galoop.domains.kv_compression.grammar import PressGrammar
+    from galoop import plugins
 
-        return PressGrammar(seat.seed)
-    raise UsageError(
-        f"the grammar has no space of artifacts for the domain {seat.domain!r}",
-        "choose another proposer (`gal list proposers`)",
-    )
+    domain = plugins.load("domains", seat.domain)()
+    space = getattr(domain, "artifact_grammar", None)
+    if space is None:
+        raise UsageError(
+            f"the grammar has no space of artifacts for the domain {seat.domain!r}",
+            "choose another proposer (`gal list proposers`)",
+        )
+    made: Proposer = space(seat)
+    return made
 
 
 def language_model(seat: Seat) -> Proposer:

@@ -14,19 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from galoop.domains.kv_compression.artifact_loader import (
-    ArtifactRuntimeError,
-    describe_failure,
-    load_press,
-)
+from galoop.domains.kv_compression.artifact_loader import load_press
 from galoop.domains.kv_compression.artifact_spec import (
-    BUDGET_KEYS,
+    DOMAIN,
     MANIFEST,
+    RULES,
     ArtifactSpec,
     Mode,
     did_you_mean,
     parse_spec,
-    read_folder,
 )
 from galoop.domains.kv_compression.press_expression import (
     build_expression,
@@ -34,6 +30,8 @@ from galoop.domains.kv_compression.press_expression import (
     parse_expression,
     ratio_settable,
 )
+from galoop.domains.text.artifact_code import ArtifactRuntimeError, describe_failure
+from galoop.domains.text.artifact_spec import checked_budget, is_path, read_folder
 from galoop.errors import ArtifactError, ModelError, UnknownNameError
 from galoop.types import Candidate
 
@@ -146,12 +144,15 @@ def materialise(name_or_path: str, budget: Mapping[str, float]) -> Candidate:
         The expression, the folder or the budget is not valid.
     """
     text = name_or_path.strip()
-    fixed = _checked_budget(budget)
+    fixed = checked_budget(budget, RULES)
     if text == "identity":
         spec = ArtifactSpec(
             text,
-            budget={**fixed, "compression_ratio": 0.0},
-            provenance={"origin": "galoop", "note": "keeps everything"},
+            DOMAIN,
+            RULES.entry,
+            "auto",
+            {**fixed, "compression_ratio": 0.0},
+            {"origin": "galoop", "note": "keeps everything"},
         )
         return _candidate(spec, _IDENTITY_SOURCE, _IDENTITY_SUMMARY)
     if text in _PACKAGED:
@@ -159,7 +160,7 @@ def materialise(name_or_path: str, budget: Mapping[str, float]) -> Candidate:
     if text in _EXPRESSIONS:
         expression, summary = _EXPRESSIONS[text]
         return _from_expression(expression, fixed, text, summary)
-    if _is_path(text):
+    if is_path(text):
         files = read_folder(Path(text).expanduser())
         spec = parse_spec(files)
         return Candidate("artifact", files, f"{spec.name} (from a folder)")
@@ -188,27 +189,16 @@ def check_model(files: Mapping[str, str], model_name: str) -> None:
         )
 
 
-def _checked_budget(budget: Mapping[str, float]) -> dict[str, float]:
-    fixed = {}
-    for key, value in budget.items():
-        if key not in BUDGET_KEYS:
-            raise ArtifactError(f"unknown budget {key!r}", did_you_mean(key, BUDGET_KEYS))
-        low, high = BUDGET_KEYS[key]
-        if isinstance(value, bool) or not low <= value < high:
-            raise ArtifactError(
-                f"budget {key} is {value!r}", f"a number from {low} up to (not including) {high}"
-            )
-        fixed[key] = float(value)
-    if "compression_ratio" not in fixed:
-        raise ArtifactError(
-            "the budget has no compression_ratio", "state the fraction of KV entries to drop"
-        )
-    return fixed
-
-
-def _is_path(text: str) -> bool:
-    path = Path(text).expanduser()
-    return path.is_dir() or text.startswith((".", "/", "~")) or (path / MANIFEST).is_file()
+def _spec(
+    name: str,
+    budget: Mapping[str, float],
+    origin: str,
+    note: str,
+    *,
+    mode: Mode = "auto",
+) -> ArtifactSpec:
+    provenance = {"origin": origin, "parent": "", "note": note, "license": "Apache-2.0"}
+    return ArtifactSpec(name, DOMAIN, RULES.entry, mode, dict(budget), provenance)
 
 
 def _candidate(spec: ArtifactSpec, source: str, note: str) -> Candidate:
@@ -228,16 +218,12 @@ def _from_package(name: str, packaged: _Packaged, budget: Mapping[str, float]) -
         f"    return {cls.__name__}(compression_ratio=compression_ratio)\n"
     )
     relative = module.__name__.replace(".", "/") + ".py"
-    spec = ArtifactSpec(
+    spec = _spec(
         name,
+        budget,
+        f"kvpress {importlib.metadata.version('kvpress')} {relative}",
+        "the installed source, with an entry point added at its end",
         mode=packaged.mode,
-        budget=dict(budget),
-        provenance={
-            "origin": f"kvpress {importlib.metadata.version('kvpress')} {relative}",
-            "parent": "",
-            "note": "the installed source, with an entry point added at its end",
-            "license": "Apache-2.0",
-        },
     )
     return _candidate(spec, inspect.getsource(module).rstrip() + "\n" + entry, packaged.summary)
 
@@ -260,16 +246,7 @@ def _from_expression(text: str, budget: Mapping[str, float], name: str, note: st
         '    """The entry point of the artifact."""\n'
         f"    press = {expression.source}\n{setting}    return press\n"
     )
-    spec = ArtifactSpec(
-        name,
-        budget=dict(budget),
-        provenance={
-            "origin": f"kvpress {importlib.metadata.version('kvpress')}",
-            "parent": "",
-            "note": note,
-            "license": "Apache-2.0",
-        },
-    )
+    spec = _spec(name, budget, f"kvpress {importlib.metadata.version('kvpress')}", note)
     return _candidate(spec, source, note)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from galoop.domains.kv_compression.capture import Prefill
-from galoop.domains.kv_compression.decode import CompressedCache
+from galoop.domains.text.decoding.capture import Prefill
+from galoop.domains.text.decoding.decode import CompressedCache
 
 if TYPE_CHECKING:
     import torch

@@ -2,243 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from galoop.domains.kv_compression.artifact_spec import DOMAIN
 from galoop.domains.kv_compression.artifacts import check_model, materialise
-from galoop.domains.kv_compression.session import Options, Session, System
-from galoop.domains.text.probe import ProbeBuilder, ProbeResult
-from galoop.errors import UsageError
-from galoop.proposers.protocol import Proposer, Seat, Task
-from galoop.types import Candidate, Example, Outcome
+from galoop.domains.text.domain_session import TextDomainSession, isolation_tier, resolve_model
+from galoop.types import Candidate
 
 if TYPE_CHECKING:
     from galoop.config import ExperimentConfig
-    from galoop.isolation import Limits, Tier
-    from galoop.models import ModelInfo
-
-#: Tokens that the chat template, the question and the answer prefix may take of the window.
-_PROMPT_RESERVE = 160
-_VERSIONS = ("galoop", "gepa", "kvpress", "torch", "transformers")
+    from galoop.domains.kv_compression.session import Session
+    from galoop.domains.text.model_session import Options
+    from galoop.proposers.protocol import Proposer, Seat
 
 
 class KVCompression:
     """KV-cache compression on kvpress: fewer cache entries after the prefill."""
 
-    name = "kv-compression"
+    name: ClassVar[str] = DOMAIN
+    budget_keys: ClassVar[Mapping[str, float]] = {"compression_ratio": 0.75}
+    null_budget: ClassVar[Mapping[str, float]] = {"compression_ratio": 0.0}
+    defaults: ClassVar[Mapping[str, Any]] = {"artifact.start": "compactor"}
 
     def open(self, config: ExperimentConfig, say: Callable[[str], None]) -> KVSession:
         """Resolve the model, choose the isolation, and check what can be checked at once."""
-        from galoop.models import resolve
+        return KVSession(config, resolve_model(config, say), isolation_tier(config))
 
-        info = resolve(
-            config.model.name, dtype=config.model.dtype, device=config.model.device, progress=say
-        )
-        return KVSession(config, info, isolation_tier(config))
+    def artifact_grammar(self, seat: Seat) -> Proposer:
+        """The press grammar."""
+        from galoop.domains.kv_compression.grammar import PressGrammar
 
-
-def isolation_tier(config: ExperimentConfig) -> Tier:
-    """The tier that candidate code will run in.
-
-    Raises
-    ------
-    IsolationError
-        When the experiment requires isolation and there is none, or asks for a tier that does not
-        work here.
-    """
-    from galoop.errors import IsolationError
-    from galoop.isolation import Tier, available_tiers
-
-    wanted = config.isolation.tier
-    tiers = available_tiers()
-    if wanted != "auto" and Tier(wanted) not in tiers:
-        raise IsolationError(
-            f"isolation.tier = {wanted!r} does not work on this machine",
-            "`gal doctor` says why and how to get it",
-        )
-    tier = tiers[0] if wanted == "auto" else Tier(wanted)
-    if tier is Tier.PLAIN and config.isolation.require:
-        raise IsolationError(
-            "isolation is required, and neither bubblewrap nor Landlock works on this machine",
-            "install bubblewrap, or run without --isolation.require; see `gal doctor`",
-        )
-    return tier
+        return PressGrammar(seat.seed)
 
 
-class KVSession:
-    """The domain opened for one experiment; see :class:`galoop.domains.protocol.DomainSession`."""
+class KVSession(TextDomainSession):
+    """The domain opened for one experiment."""
 
-    def __init__(self, config: ExperimentConfig, info: ModelInfo, tier: Tier) -> None:
-        from galoop.isolation import Limits
+    domain = KVCompression()
+    versions = ("galoop", "gepa", "kvpress", "torch", "transformers")
 
-        self._config = config
-        self.info = info
-        self.tier = tier
-        self._limits: Limits = Limits(
-            seconds=config.isolation.seconds, memory_mb=config.isolation.memory_mb
-        )
-        self._session = Session(
-            info,
-            Options(
-                device=config.model.device,
-                threads=config.model.threads,
-                decode_batch=config.evaluation.decode_batch,
-                exact_margin=config.evaluation.exact_margin,
-                capture_bytes=config.evaluation.capture_memory_mb * 2**20,
-                tier=tier,
-                limits=self._limits,
-                agreement=True,
-            ),
-        )
-        check_model(self.start_artifact().files, str(info.path))
+    def open_model(self, options: Options) -> Session:
+        """The session that replays presses."""
+        from galoop.domains.kv_compression.session import Session
 
-    # -- probes -----------------------------------------------------------------------------
+        return Session(self.info, options)
 
-    @cached_property
-    def _builder(self) -> ProbeBuilder:
-        answer = self._config.evaluation.max_new_tokens
-        return ProbeBuilder(
-            self.info.path,
-            tier=self.tier,
-            length=self._config.discriminator.length,
-            max_context_tokens=self.info.window
-            - answer
-            - min(_PROMPT_RESERVE, self.info.window // 4),
-            max_new_tokens=answer,
-        )
+    def materialise(self, name: str, budget: Mapping[str, float]) -> Candidate:
+        """A press by name, expression or folder."""
+        return materialise(name, budget)
 
-    def probe_task(self, frozen: Sequence[str]) -> Task:
-        """What a proposer of probes is told."""
-        from galoop.domains.text import background
+    def check_start(self, candidate: Candidate) -> None:
+        """Trained parts of a press have to exist for the model."""
+        check_model(candidate.files, str(self.info.path))
 
-        text = background.BACKGROUND
-        if self._config.discriminator.exploration:
-            text += "\n" + background.EXPLORATION
-        return Task(
-            kind="probe",
-            domain=KVCompression.name,
-            objective=background.OBJECTIVE,
-            background=text,
-            contract=self._builder.contract,
-            length=self._config.discriminator.length,
-            frozen=tuple(frozen),
-        )
-
-    def build_probe(self, source: str, seeds: Sequence[int]) -> ProbeResult:
-        """Examples of a probe, isolated and checked."""
-        return self._builder.build(source, seeds)
-
-    # -- systems ----------------------------------------------------------------------------
-
-    def artifact_task(self) -> Task:
-        """What a proposer of presses is told."""
+    def artifact_texts(self) -> tuple[str, str, str]:
+        """Objective, background and contract for whoever writes presses."""
         from galoop.domains.kv_compression import background
 
-        return Task(
-            kind="artifact",
-            domain=KVCompression.name,
-            objective=background.OBJECTIVE,
-            background=background.BACKGROUND,
-            contract=background.CONTRACT,
-            budget=self._config.artifact.budget,
-        )
-
-    def reference(self) -> System:
-        """The model with its whole cache."""
-        return self._session.reference()
-
-    @cached_property
-    def _start(self) -> Candidate:
-        return materialise(self._config.artifact.start, self._config.artifact.budget)
-
-    def start_artifact(self) -> Candidate:
-        """A₀ as a folder."""
-        return self._start
-
-    def artifact(self, candidate: Candidate, name: str, *, trusted: bool = False) -> System:
-        """An artifact under the experiment's budget, whatever its own file says.
-
-        The start artifact is the user's own choice and may need kvpress's pipeline; a candidate
-        may not.
-        """
-        own = candidate.key == self._start.key
-        return self._session.artifact(
-            candidate, self._config.artifact.budget, name=name, trusted=trusted or own
-        )
-
-    def artifact_under(
-        self,
-        candidate: Candidate,
-        budget: Mapping[str, float],
-        *,
-        name: str,
-        trusted: bool = False,
-    ) -> System:
-        """An artifact under a budget of its own (replays)."""
-        return self._session.artifact(candidate, budget, name=name, trusted=trusted)
-
-    def run(
-        self, systems: Sequence[System], examples: Sequence[Example], repeat: int
-    ) -> Iterator[list[tuple[System, Example, Outcome]]]:
-        """Evaluate systems on examples; one prefill serves them all."""
-        return self._session.run(systems, examples, repeat)
-
-    # -- suites, proposers ------------------------------------------------------------------
-
-    def suite_examples(self, suite: str, component: str, n: int, seed: int) -> list[Example]:
-        """Examples of a suite's component at ``gate.length`` tokens."""
-        from dataclasses import replace
-
-        from galoop.plugins import load
-
-        gate = self._config.gate
-        if gate.length > self.info.window:
-            raise UsageError(
-                f"gate.length = {gate.length} exceeds the window of {self.info.name} "
-                f"({self.info.window} tokens)",
-                "lower gate.length",
-            )
-        built = load("suites", suite)().build(
-            component, n, seed, gate.length, self._session.count_tokens
-        )
-        cap = gate.max_new_tokens
-        examples = [replace(e, max_new_tokens=min(cap, e.max_new_tokens)) for e in built]
-        for example in examples:
-            self._session.tokenise(example)  # refuses what does not fit the window with its answer
-        return examples
-
-    def proposer(self, name: str, seat: Seat) -> Proposer:
-        """A proposer for one search."""
-        from galoop.plugins import load
-
-        made: Proposer = load("proposers", name)(seat)
-        return made
-
-    # -- what figures depend on -------------------------------------------------------------
-
-    def describe(self) -> Mapping[str, Any]:
-        """Model, dtype, fingerprint, versions, isolation."""
-        from importlib.metadata import version
-
-        return {
-            "model": self.info.name,
-            "dtype": self.info.dtype,
-            "fingerprint": self.info.fingerprint,
-            "isolation": str(self.tier),
-            "versions": {
-                name: version(name)
-                for name in ("galoop", "gepa", "kvpress", "torch", "transformers")
-            },
-        }
-
-    @property
-    def model_seconds(self) -> float:
-        """Seconds spent on evaluating so far."""
-        return self._session.model_seconds
-
-    def close(self) -> None:
-        """End the isolated servers."""
-        if "_builder" in self.__dict__:
-            self._builder.close()
-        self._session.close()
+        return background.OBJECTIVE, background.BACKGROUND, background.CONTRACT

@@ -7,12 +7,12 @@ context; never the gold answer, and the question only in the ``pipeline`` mode.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from galoop.domains.kv_compression.tensors import pack, view
+from galoop.domains.text.candidate import seed_everything, serve_requests, write_file
+from galoop.domains.text.decoding.tensors import pack, view
 
 if TYPE_CHECKING:
     import torch
@@ -39,43 +39,26 @@ def warm(init: Mapping[str, Any]) -> Any:
 
 def serve(model: Any, init: Mapping[str, Any], channel: Channel) -> None:
     """Serve one artifact: ``init`` holds its ``files`` and the ``compression_ratio`` to keep."""
-    for request, fds in channel:
-        try:
-            # A fresh press for each request: what one keeps from an example to the next must not
-            # decide an answer, since which examples share a process is a matter of scheduling.
-            _seed(request.get("seed", 0))
-            press, reply = _load(init)
-            if request["op"] == "load":
-                pass
-            elif request["op"] == "replay":
-                reply = _replay(model, press, request, fds)
-            elif request["op"] == "prefill":
-                reply = _own_prefill(model, press, request, fds)
-            else:
-                reply = _pipeline(model, press, request)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code
-            reply = {"error": _describe(error), "state": _state(error)}
-        channel.reply(reply)
+
+    def handle(request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
+        # A fresh press for each request: what one keeps from an example to the next must not
+        # decide an answer, since which examples share a process is a matter of scheduling.
+        press, spec = _load(init)
+        if request["op"] == "load":
+            return spec
+        if request["op"] == "replay":
+            return _replay(model, press, request, fds)
+        if request["op"] == "prefill":
+            return _own_prefill(model, press, request, fds)
+        return _pipeline(model, press, request)
+
+    serve_requests(channel, handle)
 
 
 def _modules(model: Any) -> list[Any]:
-    from galoop.domains.kv_compression.capture import attention_modules
+    from galoop.domains.text.decoding.capture import attention_modules
 
     return attention_modules(model)
-
-
-def _describe(error: BaseException) -> str:
-    from galoop.domains.kv_compression.artifact_loader import describe_failure
-    from galoop.errors import GaloopError
-
-    if isinstance(error, GaloopError):
-        return str(error)
-    return describe_failure(error)
-
-
-def _state(error: BaseException) -> str:
-    state = getattr(error, "state", None)
-    return str(state) if state is not None else "failed"
 
 
 def _load(init: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -85,21 +68,6 @@ def _load(init: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     press, spec = load_press(init["files"], init["compression_ratio"])
     mode = execution_mode(press) if spec.mode == "auto" else spec.mode
     return press, {"mode": mode, "name": spec.name, "eager": needs_attentions(press)}
-
-
-def _seed(seed: int) -> None:
-    """Give the artifact its own random state, the same for the same (artifact, example, repeat).
-
-    Compactor, for one, draws an unseeded Gaussian sketch.
-    """
-    import random
-
-    import numpy as np
-    import torch
-
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
 
 
 def _replay(model: Any, press: Any, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -112,7 +80,7 @@ def _replay(model: Any, press: Any, request: Mapping[str, Any], fds: list[int]) 
     cache = DynamicCache()
     for layer in range(captured["keys"].shape[0]):
         cache.update(captured["keys"][layer][None], captured["values"][layer][None], layer)
-    _seed(request["seed"])
+    seed_everything(request["seed"])
     modules = _modules(model)
     with torch.inference_mode():
         embeddings = model.model.rotary_emb(captured["hidden"][:1], positions[None])
@@ -126,7 +94,7 @@ def _replay(model: Any, press: Any, request: Mapping[str, Any], fds: list[int]) 
                 "position_embeddings": embeddings,
             }
             press.forward_hook(module, (), kwargs, (None, None))
-    _write(fds[1], _pack_cache(cache, modules))
+    write_file(fds[1], _pack_cache(cache, modules))
     return {"forward_tokens": 0}
 
 
@@ -137,7 +105,7 @@ def _own_prefill(
     import torch
     from transformers import DynamicCache
 
-    _seed(request["seed"])
+    seed_everything(request["seed"])
     modules = _modules(model)
     for module in modules:
         module.masked_key_indices = None
@@ -150,7 +118,7 @@ def _own_prefill(
         press(model),
     ):
         model.model(input_ids=ids, past_key_values=cache)
-    _write(fds[0], _pack_cache(cache, modules))
+    write_file(fds[0], _pack_cache(cache, modules))
     return {"forward_tokens": sum(fed)}
 
 
@@ -211,7 +179,7 @@ def _pipeline(model: Any, press: Any, request: Mapping[str, Any]) -> dict[str, A
     import torch
     from kvpress.pipeline import KVPressTextGenerationPipeline
 
-    _seed(request["seed"])
+    seed_everything(request["seed"])
     pipeline = object.__new__(KVPressTextGenerationPipeline)
     pipeline.model = model
     pipeline.tokenizer = _Ids()
@@ -237,10 +205,3 @@ class _Ids:
 
     def decode(self, ids: Any, skip_special_tokens: bool = True) -> str:
         return ",".join(str(int(i)) for i in ids)
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    offset = 0
-    while offset < len(view):
-        offset += os.pwrite(fd, view[offset:], offset)

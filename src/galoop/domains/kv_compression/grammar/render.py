@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-from galoop.domains.kv_compression.artifact_spec import MANIFEST, ArtifactSpec, parse_spec
+from galoop.domains.kv_compression.artifact_spec import MANIFEST, RULES, ArtifactSpec, parse_spec
 from galoop.domains.kv_compression.grammar.tree import (
     BASE,
     Program,
@@ -61,8 +61,11 @@ def render(program: Program, ratio: float, note: str) -> Candidate:
     """
     spec = ArtifactSpec(
         "press-program",
-        budget={"compression_ratio": ratio},
-        provenance={"origin": "galoop grammar", "note": summary(program), "tree": to_json(program)},
+        RULES.domain,
+        RULES.entry,
+        "auto",
+        {"compression_ratio": ratio},
+        {"origin": "galoop grammar", "note": summary(program), "tree": to_json(program)},
     )
     files = {MANIFEST: spec.to_toml(), PROGRAM_FILE: source(program)}
     if program.base:
@@ -75,7 +78,7 @@ def revive(candidate: Candidate) -> Program | None:
     try:
         spec = parse_spec(candidate.files)
         program = from_json(spec.provenance.get("tree", ""), candidate.files.get(BASE_FILE, ""))
-        again = render(program, spec.compression_ratio, "")
+        again = render(program, spec.budget["compression_ratio"], "")
     except (ArtifactError, ValueError, KeyError, TypeError):
         return None
     return program if dict(again.files) == dict(candidate.files) else None

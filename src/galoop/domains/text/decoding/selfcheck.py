@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from galoop.domains.kv_compression.packed import CompressedCache, GrowingCache, Piece, forward
+from galoop.domains.text.decoding.packed import CompressedCache, GrowingCache, Piece, forward
 
 if TYPE_CHECKING:
     import torch
 
-    from galoop.domains.kv_compression.invariance import Grouping
+    from galoop.domains.text.decoding.invariance import Grouping
 
 #: (kept entries, question tokens, steps): short and long, odd and even, some of equal shape.
 _CASES = ((40, 7, 3), (61, 13, 3), (61, 13, 3), (100, 1, 2), (33, 20, 3), (33, 20, 3), (250, 31, 3))

@@ -21,14 +21,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from galoop.domains.kv_compression.capture import attention_modules
-from galoop.domains.kv_compression.packed import CompressedCache, GrowingCache, Piece, forward
-from galoop.domains.kv_compression.padded import PaddedRow, PaddedRows, padded_bytes
+from galoop.domains.text.decoding.capture import attention_modules
+from galoop.domains.text.decoding.packed import CompressedCache, GrowingCache, Piece, forward
+from galoop.domains.text.decoding.padded import PaddedRow, PaddedRows, padded_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from galoop.domains.kv_compression.invariance import Grouping
+    from galoop.domains.text.decoding.invariance import Grouping
 
 __all__ = ["CompressedCache", "DecodeStats", "Decoder", "Row", "decode_one"]
 
@@ -135,8 +135,8 @@ class Decoder:
         self._margin = MARGINS.get(dtype, 0.5)
         # In float32 a margin that is hardly ever needed is cheaper than grouping.
         if dtype != "float32":
-            from galoop.domains.kv_compression.invariance import Grouping
-            from galoop.domains.kv_compression.selfcheck import same_bits
+            from galoop.domains.text.decoding.invariance import Grouping
+            from galoop.domains.text.decoding.selfcheck import same_bits
 
             self._grouping = Grouping(self._model)
             if same_bits(self._model, self._grouping):

@@ -16,14 +16,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from galoop.domains.kv_compression.padded import ATTENTION as PADDED
-from galoop.domains.kv_compression.padded import PaddedPass
-from galoop.domains.kv_compression.padded import attend as padded_attend
+from galoop.domains.text.decoding.padded import ATTENTION as PADDED
+from galoop.domains.text.decoding.padded import PaddedPass
+from galoop.domains.text.decoding.padded import attend as padded_attend
 
 if TYPE_CHECKING:
     import torch
 
-    from galoop.domains.kv_compression.invariance import Grouping
+    from galoop.domains.text.decoding.invariance import Grouping
 
 ATTENTION = "galoop_packed"
 

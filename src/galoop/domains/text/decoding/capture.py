@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from galoop.domains.kv_compression.tensors import SharedTensors, view
+from galoop.domains.text.decoding.tensors import SharedTensors, view
 
 if TYPE_CHECKING:
     import torch

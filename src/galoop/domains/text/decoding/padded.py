@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from galoop.domains.kv_compression.packed import CompressedCache, Piece
+    from galoop.domains.text.decoding.packed import CompressedCache, Piece
 
 ATTENTION = "galoop_padded"
 

@@ -1,0 +1,1 @@
+"""One captured prefill, many caches, and greedy answers from all of them in shared passes."""

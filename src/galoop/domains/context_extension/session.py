@@ -55,6 +55,13 @@ class Session(ModelSession):
         # The window that counts is the one that the model is said to have.
         return replace(shape_of(self.model, extension), window=self.info.window)
 
+    @property
+    def tokenizer(self) -> Any:
+        """Its tokenizer, which need not warn of texts that are longer than the window."""
+        found = super().tokenizer
+        found.model_max_length = 2**31
+        return found
+
     @cached_property
     def _stop(self) -> frozenset[int]:
         stop = self.model.generation_config.eos_token_id

@@ -137,6 +137,11 @@ class FakeSession:
     def artifact(self, candidate: Candidate, name: str, *, trusted: bool = False) -> FakeSystem:
         return FakeSystem(content_hash(["fake", candidate.key]), name, candidate)
 
+    def named_artifact(self, name: str, budget: Mapping[str, float] | None = None) -> FakeSystem:
+        if name not in SKILLS:
+            raise UsageError(f"there is no artifact {name!r}; there are: {', '.join(SKILLS)}")
+        return self.artifact(artifact(*SKILLS[name]), name)
+
     def run(
         self, systems: Sequence[FakeSystem], examples: Sequence[Example], repeat: int
     ) -> Iterator[list[tuple[FakeSystem, Example, Outcome]]]:

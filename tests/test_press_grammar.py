@@ -145,7 +145,7 @@ def test_200_programs_load_run_and_keep_the_budget(
 ) -> None:
     for candidate in programs:
         press, spec = load_press(candidate.files)
-        assert spec.compression_ratio == press.compression_ratio == RATIO
+        assert spec.budget["compression_ratio"] == press.compression_ratio == RATIO
         assert execution_mode(press) == "replay"
         for prefill in prefills:
             check_budget(prefill, press)

@@ -35,7 +35,13 @@ class ContextExtension:
     name: ClassVar[str] = DOMAIN
     budget_keys: ClassVar[Mapping[str, float]] = {"extension": 4.0}
     null_budget: ClassVar[Mapping[str, float]] = {"extension": 1.0}
-    defaults: ClassVar[Mapping[str, Any]] = {"artifact.start": "dca"}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "artifact.start": "dca",
+        "model.name": "fast",
+        "discriminator.length": 150,
+        "gate.length": 150,
+        "evaluation.max_new_tokens": 10,
+    }
 
     def open(self, config: ExperimentConfig, say: Callable[[str], None]) -> ExtensionSession:
         """Resolve the model, choose the isolation, and check what can be checked at once."""

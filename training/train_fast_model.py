@@ -268,7 +268,7 @@ def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
     p, d = successes / n, 1 + z * z / n
     centre = (p + z * z / (2 * n)) / d
     half = z / d * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
-    return centre - half, centre + half
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def evaluations(window: int) -> dict[str, tuple[TextConfig, int]]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from galoop.config import ExperimentConfig
@@ -352,3 +355,35 @@ def test_the_fast_model_stretched(domain: ExtensionSession) -> None:
             totals[system.name] += outcome.score or 0.0
     assert min(totals["reference"], totals["dca"], totals["self-extend"]) >= 9
     assert totals["unextended"] <= totals["dca"] - 4
+
+
+# -- likelihoods ---------------------------------------------------------------------------------
+
+
+def test_a_continuation_is_fed_and_its_likelihood_measured(session: Session) -> None:
+    """Against the model's own loss, token by token, at both lengths."""
+    (long,) = twins(1)
+    assert long.native is not None
+    gold = "badoki lumeno : 4 7"
+    asked = [
+        replace(e, answers=(gold,), scoring="likelihood", max_new_tokens=4)
+        for e in (long, long.native)
+    ]
+    example_ = replace(asked[0], native=asked[1])
+    found = run(session, [session.reference(), named(session, "dca")], [example_])
+    ids = session.tokenizer.encode(gold, add_special_tokens=False)[:4]
+    for name, e, method in (
+        ("reference", asked[1], nullcontext()),
+        ("dca", asked[0], DualChunk().applied(session.model, 4 * WINDOW)),
+    ):
+        context, question = session.tokenise(e)
+        losses = []
+        with method, torch.no_grad():
+            for n, token in enumerate(ids):
+                before = torch.tensor([[*context, *question, *ids[:n]]])
+                logits = session.model(input_ids=before, use_cache=False).logits[0, -1]
+                losses.append(-float(logits.log_softmax(-1)[token]))
+        (outcome,) = found[name]
+        assert outcome.measured["nll"] == pytest.approx(sum(losses) / len(ids), rel=1e-4)
+        assert outcome.measured["scored_tokens"] == len(ids) == 4
+        assert outcome.score == pytest.approx(np.exp(-outcome.measured["nll"]))

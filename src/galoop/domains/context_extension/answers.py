@@ -1,4 +1,4 @@
-"""Greedy answers of a model to one prompt, with the gold answer as a draft where that is exact."""
+"""What a model says to one prompt: greedy answers, and likelihoods of given continuations."""
 
 from __future__ import annotations
 
@@ -78,6 +78,25 @@ def answer(
             out = model(input_ids=ids, past_key_values=cache)
             tokens.append(int(out.logits[0, -1].argmax()))
     return Answer(tokens, agreement)
+
+
+def mean_nll(model: Any, prompt: Sequence[int], gold: Sequence[int]) -> float:
+    """Mean negative log-likelihood of a continuation, in nats a token.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        As it is, or under a position method.
+    prompt, gold : sequence of int
+        All of ``gold`` is scored, each token given everything before it.
+    """
+    import torch
+
+    ids = torch.tensor([[*prompt, *gold[:-1]]], device=model.device)
+    with torch.inference_mode():
+        out = model(input_ids=ids, use_cache=False, logits_to_keep=len(gold))
+        wanted = torch.tensor(list(gold), device=model.device)
+        return float(torch.nn.functional.cross_entropy(out.logits[0].float(), wanted))
 
 
 def _done(tokens: Sequence[int], most: int, stop: frozenset[int]) -> bool:

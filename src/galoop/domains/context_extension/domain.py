@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -81,6 +81,11 @@ class ExtensionSession(TextDomainSession):
         """How many native windows the experiment's artifacts have to reach."""
         return self.budget["extension"]
 
+    @property
+    def window(self) -> int:
+        """The stretched window."""
+        return int(self.extension * self.info.window)
+
     # -- probes -----------------------------------------------------------------------------
 
     @cached_property
@@ -125,29 +130,28 @@ class ExtensionSession(TextDomainSession):
 
     def suite_examples(self, suite: str, component: str, n: int, seed: int) -> list[Example]:
         """A component at ``gate.length`` tokens and at that times the extension, as twins."""
-        gate, far = self._config.gate, int(self.extension * self._config.gate.length)
+        gate = self._config.gate
         if gate.length > self.info.window:
             raise UsageError(
                 f"gate.length = {gate.length} exceeds the window of {self.info.name} "
                 f"({self.info.window} tokens)",
                 "lower gate.length: it is the native length, and is extended",
             )
-        natives = self._component(suite, component, n, seed, gate.length)
+        natives = self._suite_at(gate.length, suite, component, n, seed)
         for example in natives:
             self._session.tokenise_native(example)  # refuses what does not fit with its answer
-        fars = self._component(suite, component, n, seed, far)
-        return [twin(a, b) for a, b in zip(fars, natives, strict=True)]
+        fars = self._suite_at(int(self.extension * gate.length), suite, component, n, seed)
+        # A suite with a fixed stock may have more of one length than of the other.
+        return [twin(far, native) for far, native in zip(fars, natives, strict=False)]
 
-    def _component(
-        self, suite: str, component: str, n: int, seed: int, length: int
+    def _suite_at(
+        self, length: int, suite: str, component: str, n: int, seed: int
     ) -> list[Example]:
-        from galoop.plugins import load
-
-        built = load("suites", suite)().build(
-            component, n, seed, length, self._session.count_tokens
-        )
-        cap = self._config.gate.max_new_tokens
-        return [replace(e, max_new_tokens=min(cap, e.max_new_tokens)) for e in built]
+        """What any text domain's gate asks, at another length."""
+        other = copy.copy(self)
+        gate = self._config.gate.model_copy(update={"length": length})
+        other._config = self._config.model_copy(update={"gate": gate})
+        return super(ExtensionSession, other).suite_examples(suite, component, n, seed)
 
     def close(self) -> None:
         """End the isolated servers."""

@@ -6,18 +6,19 @@ extension is 1 stretches nothing and answers the twin too: the null case.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from galoop.domains.context_extension.answers import Answer, answer
+from galoop.domains.context_extension.answers import answer, mean_nll
 from galoop.domains.context_extension.artifact_spec import DOMAIN
 from galoop.domains.context_extension.runner import Laid, PlanRunner
 from galoop.domains.text.model_session import ModelSession, Options, Prompts, System
 from galoop.domains.text.runner import Runner, Work
 from galoop.errors import UsageError
-from galoop.types import Example, Outcome
+from galoop.types import Example, Outcome, State
 
 if TYPE_CHECKING:
     from galoop.methods.positions import Shape
@@ -133,7 +134,7 @@ class Session(ModelSession):
         """The model as it is, on the twin (or on an example that has none and fits)."""
         twin = example.native or example
         context, question = self.tokenise_native(twin)
-        return self._outcome(twin, self._answer(twin, context + question, nullcontext()), {})
+        return self._reply(twin, context + question, nullcontext(), {})
 
     def _extended(self, runner: PlanRunner, work: Work) -> Outcome:
         from galoop.methods.region_attention import positions_replaced
@@ -145,26 +146,48 @@ class Session(ModelSession):
             return laid.outcome
         measured = dict(laid.measured)
         measured["unextended_score"] = self._without_method(example, prompt)
-        found = self._answer(example, prompt, positions_replaced(self.model, laid.rows))
-        return self._outcome(example, found, measured)
+        method = positions_replaced(self.model, laid.rows)
+        return self._reply(example, prompt, method, measured)
 
     def _without_method(self, example: Example, prompt: list[int]) -> float:
         """Score of the model with true positions far beyond its window; once for each example."""
         if example.key not in self._unextended:
-            found = self._answer(example, prompt, nullcontext())
-            self._unextended[example.key] = self._outcome(example, found, {}).score or 0.0
+            found = self._reply(example, prompt, nullcontext(), {})
+            self._unextended[example.key] = found.score or 0.0
         return self._unextended[example.key]
 
-    def _answer(
-        self, example: Example, prompt: list[int], method: AbstractContextManager[Any]
-    ) -> Answer:
+    def _reply(
+        self,
+        example: Example,
+        prompt: list[int],
+        method: AbstractContextManager[Any],
+        measured: Mapping[str, float],
+    ) -> Outcome:
+        """The outcome of one prompt under a method."""
+        if example.scoring == "likelihood":
+            return self._likelihood(example, prompt, method, measured)
         with method:
-            return answer(
+            found = answer(
                 self.model, prompt, self.draft(example), example.max_new_tokens, self._stop
             )
-
-    def _outcome(self, example: Example, found: Answer, measured: Mapping[str, float]) -> Outcome:
         facts = dict(measured)
         if self.options.agreement and found.agreement is not None:
             facts["gold_agreement"] = found.agreement
         return self.scored(example, found.tokens, facts)
+
+    def _likelihood(
+        self,
+        example: Example,
+        prompt: list[int],
+        method: AbstractContextManager[Any],
+        measured: Mapping[str, float],
+    ) -> Outcome:
+        """A continuation that is fed, not generated: the score is 1 / perplexity."""
+        gold: list[int] = self.tokenizer.encode(example.answers[0], add_special_tokens=False)
+        gold = gold[: example.max_new_tokens]
+        with method:
+            nll = mean_nll(self.model, prompt, gold)
+        if not math.isfinite(nll):
+            return Outcome(State.INVALID, reason="its positions make the likelihood no number")
+        facts = {**measured, "nll": nll, "scored_tokens": float(len(gold))}
+        return Outcome(State.SCORED, "", min(1.0, math.exp(-nll)), "", facts)

@@ -14,7 +14,7 @@ import pytest
 from galoop.domains.context_extension import layouts, wire
 from galoop.domains.context_extension.artifact_spec import RULES, parse_spec
 from galoop.domains.context_extension.artifacts import list_artifacts, materialise
-from galoop.domains.context_extension.checks import PlanError, check, measure
+from galoop.domains.context_extension.checks import PlanError, check, check_reach, measure
 from galoop.domains.context_extension.grammar import PlanGrammar, tree
 from galoop.domains.context_extension.grammar.render import render, revive
 from galoop.domains.text.artifact_code import call_entry
@@ -144,6 +144,26 @@ def test_range_checks_agree_with_every_pair_looked_at() -> None:
             assert facts.farthest == pytest.approx(max(gaps))
             assert facts.attended == pytest.approx(len(pairs) / (n * (n + 1) / 2))
     assert outcomes == {True, False}
+
+
+def test_every_token_has_to_stay_within_reach_of_a_head() -> None:
+    n = 30
+    whole, near = identity_plan(n), check(Plan(layouts.window(n, 6)), SHAPE, n)[0]
+    far = Plan(
+        [
+            Band(np.maximum(np.arange(n) - 5, 0), np.arange(n), np.arange(n), drop=True),
+            Band(np.zeros(n, int), np.full(n, 20), np.zeros(n)),
+        ]
+    )
+    check_reach([[near, whole]] * 2, n)
+    check_reach([[near, far, near]], n)  # each leaves out what the other has
+    with pytest.raises(PlanError, match="layer 1: no head attends from query 6 to key 0"):
+        check_reach([[whole, near], [near, near]], n)
+    with pytest.raises(PlanError, match="layer 0: no head attends from query 0 to key 0"):
+        check_reach([[far, far]], n)
+    hole = Plan(layouts.with_sinks([*layouts.window(n, 6), *layouts.dropped(n)], 3, 20))
+    with pytest.raises(PlanError, match="from query 9 to key 3"):
+        check_reach([[hole]], n)
 
 
 # -- between processes ---------------------------------------------------------------------
@@ -326,6 +346,7 @@ def test_every_program_of_the_space_keeps_the_contract() -> None:
         wire.pack(rows, 4, length)
         for plan in {id(p): p for row in rows for p in row}.values():
             check(plan, shape, length)
+        check_reach(rows, length)
         assert (program.vary == "none") == (len({id(p) for row in rows for p in row}) == 1)
 
 

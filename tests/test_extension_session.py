@@ -197,6 +197,7 @@ NAN = "return Plan([Band(i * 0, np.where(i == 9, np.nan, i), i)])"
 ACAUSAL = "return Plan([Band(i + 3, i, i)])"
 FAR = "return Plan([Band(i * 0, i + 10_000, i)])"
 BACKWARDS = "return Plan([Band(i * 0, -i, i)])"
+WINDOWED = "return Plan([Band(np.maximum(i - 9, 0), i, i)])"
 HANG = "\n    while True: pass"
 READS = "return open('/etc/passwd').read()"
 NETWORK = "import socket; socket.create_connection(('127.0.0.1', 9), 1)"
@@ -212,6 +213,7 @@ EXITS = "import os; os._exit(3)"
         (ACAUSAL, State.INVALID, "later than its query"),
         (FAR, State.INVALID, "relative position is above 256"),
         (BACKWARDS, State.INVALID, "greater than its query's"),
+        (WINDOWED, State.INVALID, "within reach of some head"),
         ("return 3", State.INVALID, "not a plan"),
         ("return [identity_plan(length)]", State.INVALID, "one for each of the 3 layers"),
         ("return identity_plan(length + 1)", State.INVALID, "shape"),

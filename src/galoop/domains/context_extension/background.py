@@ -23,11 +23,11 @@ position, fastest first. In training only differences below `shape.window` were 
 The plan. The cache holds unrotated keys, so every query may see every key at any position. For
 query i the keys 0 … i are cut into bands of consecutive keys, nearest first; each band has its own
 positions for queries and keys. One softmax runs over all bands together.
-- `Band(start, query, key, frequency=None, drop=False)`: `start[i]` is the first key of the band for
-  query i; the first band ends with key i, each further one where the band before it starts; keys
-  before the last band are not attended to. `query[i]` and `key[j]` are positions, fractions
-  allowed. `frequency[m]` are factors on the model's frequencies in this band. `drop=True`: the
-  keys of the band are not attended to.
+- `Band(start, query, key, frequency=None, drop=False)`: `start[i]` is the first key of the band
+  for query i; the first band ends with key i, each further one where the band before it starts;
+  keys before the last band are not attended to (by this head: some head of each layer has to).
+  `query[i]` and `key[j]` are positions, fractions allowed. `frequency[m]` are factors on the
+  model's frequencies in this band. `drop=True`: the keys of the band are not attended to.
 - `Plan(bands, scale=None)`: 1 to 8 bands; `scale[i]` is a factor on all logits of query i.
 - All arrays are NumPy arrays or lists; `start`, `query`, `key`, `scale` have `length` entries.
 - `build_plan(shape, length)` returns one Plan for the whole model, or a list with an entry for
@@ -62,7 +62,9 @@ Rejected, with the reason given back:
   below 0, or behind the end of its band;
 - a key whose position is greater than its query's; a difference of positions above
   extension · window;
-- a query that attends to no key; frequency factors outside 0 … 4; scales outside 0.01 … 16;
+- a query that attends to no key; in any layer, a query and an earlier key that no head of the
+  layer attends to (heads may leave keys out, a layer may not); frequency factors outside 0 … 4;
+  scales outside 0.01 … 16;
 - more than 8 bands in a plan, or more than 64 plans that differ;
 - trying to reach the network, other processes, or files outside its own.
 """

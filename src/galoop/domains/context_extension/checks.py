@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from galoop.domains.context_extension.wire import PlanError
 from galoop.methods.positions import Band, Plan, Shape
 
-__all__ = ["Measured", "PlanError", "check", "measure"]
+__all__ = ["Measured", "PlanError", "check", "check_reach", "measure"]
 
 #: Bounds of factors on logits and on frequencies.
 SCALES = (0.01, 16.0)
@@ -88,6 +88,58 @@ def check(plan: Plan, shape: Shape, length: int) -> tuple[Plan, Measured]:
         _forbid((scale < SCALES[0]) | (scale > SCALES[1]), f"scale is not within {SCALES}", i)
     share = float(attended.sum()) / (length * (length + 1) / 2)
     return Plan(bands, scale), Measured(share, farthest)
+
+
+def check_reach(rows: Sequence[Sequence[Plan]], length: int) -> None:
+    """See that every token stays within reach: in each layer some head attends to each pair.
+
+    A plan that leaves out what is far would be a sliding window, not an extension, and could still
+    answer whatever happens to stand near the question.
+
+    Parameters
+    ----------
+    rows : list of list of Plan
+        Checked plans of every layer and head.
+    length : int
+
+    Raises
+    ------
+    PlanError
+        With the first pair that no head of a layer attends to.
+    """
+    i = np.arange(length)
+    known: dict[frozenset[int], NDArray[np.int64]] = {}
+    for layer, row in enumerate(rows):
+        plans = {id(plan): plan for plan in row}
+        key = frozenset(plans)
+        if key not in known:
+            known[key] = _first_missing(list(plans.values()), i)
+        short = known[key] <= i
+        if short.any():
+            query = int(i[short][0])
+            raise PlanError(
+                f"layer {layer}: no head attends from query {query} to key "
+                f"{int(known[key][query])}: every token has to stay within reach of some head"
+            )
+
+
+def _first_missing(plans: Sequence[Plan], i: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each query the first key that no plan attends to; past its own where there is none."""
+    spans = []
+    for plan in plans:
+        end = i + 1
+        for band in plan.bands:
+            start = np.asarray(band.start)
+            if not band.drop:
+                spans.append((start, end))
+            end = start
+    reached = np.zeros_like(i)
+    while True:
+        before = reached
+        for start, end in spans:
+            reached = np.where((start <= reached) & (end > reached), end, reached)
+        if (reached == before).all():
+            return reached
 
 
 def measure(found: Iterable[Measured]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from galoop.domains.context_extension.checks import Measured, PlanError, check, measure
+from galoop.domains.context_extension.checks import Measured, PlanError, check, check_reach, measure
 from galoop.domains.context_extension.wire import most_bytes, unpack
 from galoop.domains.text.runner import Forks, Made, Runner, Work, bad, checked
 from galoop.methods.positions import Plan, Shape
@@ -107,5 +107,6 @@ def _checked(rows: list[list[Plan]], shape: Shape, length: int) -> Laid:
             if id(plan) not in found:
                 found[id(plan)] = check(plan, shape, length)
     good = [[found[id(plan)][0] for plan in row] for row in rows]
+    check_reach(good, length)
     measured = measure(found[id(plan)][1] for row in rows for plan in row)
     return Laid(good, {**measured, "length_over_window": length / shape.window})

@@ -34,7 +34,8 @@ What the plan grammar can write. A program lays out near bands, then far ones:
   of a size from a sixteenth to three quarters of the native window, with a local reach across
   borders;
 - far: true distances, one level for all, the key's place in its chunk, groups that share a
-  position, squeezed distances, distances that grow slower at each doubling, or nothing;
+  position, squeezed distances, distances that grow slower at each doubling, or, for every other
+  head, nothing;
 - the largest distance that is used; first tokens in a band of their own;
 - frequencies changed as by a larger RoPE base, or for the slow pairs alone, in all bands or in the
   far ones;

@@ -43,7 +43,8 @@ class Program:
         distances reach into the chunk before.
     far, reach, growth
         Far bands; ``reach`` is the largest distance that they use (``level``, ``within``,
-        ``grouped``, ``linear``), ``growth`` belongs to ``doubling``.
+        ``grouped``, ``linear``), ``growth`` belongs to ``doubling``. ``dropped`` is for every
+        other head, the rest has all far keys at one level.
     sinks : int
         First tokens in a band of their own.
     frequency, strength, bands
@@ -84,7 +85,7 @@ def normalise(program: Program) -> Program:
         changes["size"] = _PLAIN.size
     if not chunked:
         changes["local"] = _PLAIN.local
-    if program.far not in _REACHING:
+    if program.far not in _REACHING and program.vary != "far" and program.far != "dropped":
         changes["reach"] = _PLAIN.reach
     if program.far != "doubling":
         changes["growth"] = _PLAIN.growth
@@ -95,6 +96,8 @@ def normalise(program: Program) -> Program:
     if program.scale == "none":
         changes["power"] = _PLAIN.power
     vary = program.vary
+    if program.far == "dropped":  # every token stays within reach of the other heads
+        vary, changes["by"] = "far", "heads"
     if (vary == "phase" and not chunked) or (vary == "size" and program.near == "none"):
         vary = "none"
     if vary == "far" and program.far == "level":
@@ -152,7 +155,7 @@ def summary(program: Program) -> str:
         "grouped": f"far positions grouped, up to {program.reach:g}",
         "linear": f"far distances squeezed, up to {program.reach:g}",
         "doubling": f"far distances slower by {program.growth:g} at each doubling",
-        "dropped": "far keys dropped",
+        "dropped": f"far keys dropped, or at {program.reach:g} for every other head",
     }[program.far]
     text = near + far
     if program.sinks:
@@ -162,6 +165,6 @@ def summary(program: Program) -> str:
         text += f"; {where}frequencies by {program.frequency} {program.strength:g}"
     if program.scale != "none":
         text += f"; {program.scale} scale {program.power:g}"
-    if program.vary != "none":
+    if program.vary != "none" and program.far != "dropped":
         text += f"; another {program.vary} by {program.by}"
     return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,44 +14,13 @@ from galoop.domains.context_extension import layouts, wire
 from galoop.domains.context_extension.artifact_spec import RULES, parse_spec
 from galoop.domains.context_extension.artifacts import list_artifacts, materialise
 from galoop.domains.context_extension.checks import PlanError, check, check_reach, measure
-from galoop.domains.context_extension.grammar import PlanGrammar, tree
-from galoop.domains.context_extension.grammar.render import render, revive
-from galoop.domains.text.artifact_code import call_entry
 from galoop.errors import ArtifactError, UnknownNameError
 from galoop.methods.dca import DualChunk
-from galoop.methods.positions import Band, Plan, Shape, expand, identity_plan
+from galoop.methods.positions import Band, Plan, identity_plan
 from galoop.methods.rope_scaling import NTK, Interpolation, YaRN
 from galoop.methods.self_extend import SelfExtend
-from galoop.proposers.protocol import Evaluated, Request, Task
-from galoop.types import Candidate, Example, Feedback, State
-
-W = 32
-SHAPE = Shape(2, 4, 2, 8, W, 1e4 ** (-np.arange(4) / 4), extension=4.0)
-BUDGET = {"extension": 4.0}
-
-
-def distances(plan: Plan, length: int) -> dict[tuple[int, int], tuple[float, ...]]:
-    """Relative position and frequency factors of every attended pair, one pair at a time."""
-    found = {}
-    for i, j in itertools.product(range(length), range(length)):
-        if j > i:
-            continue
-        for band in plan.bands:
-            if np.asarray(band.start)[i] <= j:
-                factors = (
-                    (1.0,) * 4 if band.frequency is None else tuple(np.asarray(band.frequency))
-                )
-                if not band.drop:
-                    gap = float(np.asarray(band.query)[i]) - float(np.asarray(band.key)[j])
-                    found[i, j] = (gap, *factors)
-                break
-    return found
-
-
-def built(candidate: Candidate, length: int, shape: Shape = SHAPE) -> list[list[Plan]]:
-    spec = parse_spec(candidate.files)
-    plans = call_entry(candidate.files, spec, RULES, shape=shape, length=length)
-    return expand(plans, shape.layers, shape.heads)
+from galoop.types import Example
+from plan_tools import BUDGET, SHAPE, W, built, distances
 
 
 def good(length: int = 20) -> dict[str, Any]:
@@ -314,75 +282,6 @@ def test_factors_and_scales() -> None:
     assert (scale[:W] == 1).all()
     assert scale[-1] == pytest.approx(np.log(4 * W) / np.log(W))
     assert layouts.temper(4, 2, 1.5).tolist() == [1, 1, 1.5, 1.5]
-
-
-# -- grammar -------------------------------------------------------------------------------
-
-
-def test_named_trees_are_the_named_methods() -> None:
-    for name, program in tree.NAMED.items():
-        ours = built(render(program, 4.0, ""), 4 * W)[0][0]
-        named = built(materialise(name, BUDGET), 4 * W)[0][0]
-        pairs, expected = distances(ours, 4 * W), distances(named, 4 * W)
-        assert pairs.keys() == expected.keys()
-        worst = max(abs(a - b) for p in pairs for a, b in zip(pairs[p], expected[p], strict=True))
-        # Self-Extend rounds its group to whole numbers from a slightly other reach.
-        assert worst <= (1 if name == "self-extend" else 1e-9), name
-        assert revive(materialise(name, BUDGET)) == program
-
-
-def test_every_program_of_the_space_keeps_the_contract() -> None:
-    rng = random.Random(1)
-    shape = Shape(3, 4, 2, 8, W, SHAPE.frequencies, extension=4.0)
-    for _ in range(120):
-        chosen: dict[str, Any] = {slot: rng.choice(v) for slot, v in tree.SPACE.items()}
-        program = tree.normalise(tree.Program(**chosen))
-        assert tree.normalise(program) == program
-        candidate = render(program, 4.0, "")
-        assert revive(candidate) == program
-        assert max(map(len, candidate.files["plan.py"].splitlines())) <= 100
-        length = rng.choice((W, 4 * W))
-        rows = built(candidate, length, shape)
-        wire.pack(rows, 4, length)
-        for plan in {id(p): p for row in rows for p in row}.values():
-            check(plan, shape, length)
-        check_reach(rows, length)
-        assert (program.vary == "none") == (len({id(p) for row in rows for p in row}) == 1)
-
-
-def test_an_edited_program_is_not_taken_for_its_tree() -> None:
-    candidate = render(tree.NAMED["dca"], 4.0, "")
-    files = {**candidate.files, "plan.py": candidate.files["plan.py"].replace("0.625", "0.5")}
-    assert revive(Candidate("artifact", files)) is None
-    files = {**materialise("dca", BUDGET).files}
-    files["plan.py"] = files["plan.py"].replace("shape.window // 8", "shape.window // 9")
-    assert revive(Candidate("artifact", files)) is None
-
-
-def history(grammar: PlanGrammar, n: int, worth: Callable[[str], float]) -> list[Evaluated]:
-    task = Task("artifact", "context-extension", "", "", "", budget=BUDGET)
-    start = materialise("dca", BUDGET)
-    seen = [Evaluated(start, Feedback(State.SCORED, 0.1, ""))]
-    for index in range(n):
-        parent = max(seen, key=lambda e: e.feedback.score) if index % 3 else None
-        found = grammar.propose(Request(task, index, parent, tuple(seen))).candidate
-        assert found is not None
-        seen.append(Evaluated(found, Feedback(State.SCORED, worth(found.files["plan.py"]), "")))
-    return seen
-
-
-def test_the_grammar_never_repeats_and_finds_what_pays() -> None:
-    def worth(source: str) -> float:
-        return 0.2 + 0.4 * ("doubling(" in source) + 0.4 * ("log_scale(" in source)
-
-    seen = history(PlanGrammar(0), 60, worth)
-    assert len({e.candidate.key for e in seen}) == len(seen)
-    assert all(parse_spec(e.candidate.files).budget == BUDGET for e in seen)
-    assert max(e.feedback.score for e in seen) == 1.0
-    late = [worth(e.candidate.files["plan.py"]) for e in seen[40:]]
-    assert sum(late) / len(late) > 0.5
-    again = history(PlanGrammar(0), 60, worth)
-    assert [e.candidate.key for e in again] == [e.candidate.key for e in seen]
 
 
 # -- examples with a twin --------------------------------------------------------------------

@@ -35,8 +35,8 @@ positions for queries and keys. One softmax runs over all bands together.
   plans are the same: at most 64 may differ.
 - `shape`: layers, heads, kv_heads, head_dim, window (tokens), frequencies (head_dim / 2),
   extension (how many windows have to be reached).
-- `length` is a whole number of windows up to the extension, at least as long as the text with its
-  question and its answer. A plan sees no text.
+- `length` is a whole number of windows, or the whole extension, and at least as long as the text
+  with its question and its answer. A plan sees no text.
 - numpy, `galoop.methods.positions` (Band, Plan, Shape) and
   `galoop.domains.context_extension.layouts` (ready-made bands, each documented) can be imported.
 

@@ -122,3 +122,18 @@ def test_the_mask_covers_value_stop_and_end(script: Any) -> None:
             assert answer[-1] == EOS
             assert tokenizer.decode(answer[:-1]) == f"{query.value}."
             assert tokenizer.decode(ids[: mask.index(1)]) == f"{query.question}\n{query.prefix}"
+
+
+def test_stretched_prompts_fill_the_length_and_end_with_the_answer(script: Any) -> None:
+    from fast_batches import EOS
+    from fast_model import train_tokenizer
+
+    stretch = importlib.import_module("measure_stretch")
+    sys.modules.pop("measure_stretch")
+    tokenizer = type("T", (), {"backend_tokenizer": train_tokenizer(600, 0, 60)})
+    for length in (512, 1024):
+        for ids, mask in stretch.documents(tokenizer, 6, length, 6, 0):
+            assert 0.8 * length < len(ids) <= length + 40
+            assert ids[-1] == EOS
+            assert 3 <= sum(mask) < 40
+            assert mask == sorted(mask)  # the answer is one run at the end

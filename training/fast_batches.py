@@ -133,10 +133,18 @@ def text_batch(
     *,
     size: int,
     length: int,
+    window: int,
 ) -> Batch:
-    """Documents of at most ``length`` context tokens, each followed by all of its queries."""
+    """Documents of at most ``length`` context tokens, each followed by its queries.
+
+    Queries that would pass the window are left out, so that no position beyond it is trained.
+    """
     documents = [make_document(rng, words, config) for _ in range(size)]
     rows: list[Row] = []
     for parts in encode_documents(tokenizer, documents, length):
-        rows.append(([t for ids, _ in parts for t in ids], [m for _, mask in parts for m in mask]))
+        row: Row = ([], [])
+        for ids, mask in parts:
+            if len(row[0]) + len(ids) <= window:
+                row = (row[0] + ids, row[1] + mask)
+        rows.append(row)
     return stack(rows)

@@ -101,6 +101,39 @@ REPEATED = (
     "The clerk checked the shelf and went on to the next one.",
     "All systems are normal and no action is required.",
 )
+# Leads that say no more than attribute and key, in other words than the record may have used.
+PARAPHRASES = (
+    "The {attr} of the {key} is",
+    "The {key} {attr} is",
+    "The {attr} for {key} is",
+    "The {key}'s {attr} is",
+    "The {attr} for {key} mentioned in the text is",
+    "The {attr} of the {key} in the text is",
+    "For the {key}, the {attr} is",
+)
+# What may follow a part of speech, and how often: the Markov chain that prose is drawn from.
+PROSE: dict[str, tuple[tuple[str, int], ...]] = {
+    "start": (("det", 5), ("pron", 3), ("adv", 1), ("prep", 1)),
+    "det": (("noun", 6), ("adj", 4)),
+    "adj": (("noun", 8), ("adj", 1), ("and", 1)),
+    "noun": (("be", 3), ("aux", 3), ("prep", 3), ("and", 1), ("end", 3)),
+    "pron": (("be", 2), ("aux", 6), ("adv", 1)),
+    "be": (("adj", 3), ("det", 3), ("prep", 2), ("adv", 1)),
+    "aux": (("verb", 8), ("adv", 1)),
+    "verb": (("det", 5), ("prep", 3), ("adv", 1), ("end", 2)),
+    "prep": (("det", 8), ("pron", 1), ("adj", 1)),
+    "adv": (("verb", 2), ("adj", 2), ("pron", 2), ("end", 1)),
+    "and": (("det", 4), ("pron", 2), ("adj", 2)),
+}
+FUNCTION_WORDS: dict[str, tuple[str, ...]] = {
+    "det": ("the", "a", "this", "that", "every", "some", "another", "no", "their", "our", "his"),
+    "pron": ("they", "we", "she", "he", "you", "it", "somebody", "nobody", "everyone"),
+    "be": ("was", "is", "seems", "remains", "became", "looked"),
+    "aux": ("could", "did", "will", "can", "would", "may", "must", "did not", "never did"),
+    "prep": ("of", "in", "on", "near", "with", "for", "under", "behind", "by", "from", "to"),
+    "adv": ("often", "later", "slowly", "almost", "again", "there", "never", "quite", "soon"),
+    "and": ("and", "but", "while", "because", "or"),
+}
 OPENERS = ("", "", "", "", "Note: ", "Remember that ", "Also, ", "Important: ", "Then ")
 
 
@@ -139,11 +172,13 @@ def load_words() -> Words:
 
 @dataclass(frozen=True)
 class Query:
-    """A question, the prefix of its answer, and the value that follows the prefix (with glue)."""
+    """A question, the prefix of its answer, the value that follows the prefix (with glue), and the
+    key that it is about."""
 
     question: str
     prefix: str
     value: str
+    key: str
 
 
 @dataclass(frozen=True)
@@ -173,6 +208,13 @@ class TextConfig:
         Sentences of filler to offer; the caller drops those that do not fit its length.
     bare_share : float
         Share of the questions whose prefix is not the lead of the record.
+    paraphrase_share : float
+        Share of the questions whose prefix says attribute and key in other words.
+    prose_share : float
+        Share of the filler sentences that come from the Markov chain instead of a template.
+    update_share : float
+        Share of the records that a second one with another value contradicts; the later one in
+        the context counts, so that the order of things matters too.
     question_share : float
         Share of the queries that have a question; the others are a prefix alone, which is shorter
         and keeps the model from leaning on the wording of questions.
@@ -184,6 +226,9 @@ class TextConfig:
     queries: int = 4
     filler: int = 30
     bare_share: float = 0.0
+    paraphrase_share: float = 0.0
+    prose_share: float = 0.0
+    update_share: float = 0.0
     question_share: float = 1.0
     held_out_forms: bool = False
     held_out_words: bool = False
@@ -224,8 +269,28 @@ def make_keys(
     return result
 
 
-def make_filler(rng: random.Random, words: Words) -> str:
+def make_prose(rng: random.Random, words: Words) -> str:
+    """One sentence of the Markov chain; frequent words are frequent (rank by a cubed uniform)."""
+    pools = {
+        **FUNCTION_WORDS, "noun": words.nouns, "adj": words.adjectives, "verb": words.verbs
+    }  # fmt: skip
+    said: list[str] = []
+    part = "start"
+    while len(said) < 16:
+        following = PROSE[part]
+        part = rng.choices([name for name, _ in following], [w for _, w in following])[0]
+        if part == "end":
+            break
+        pool = pools[part]
+        said.append(pool[int(len(pool) * rng.random() ** 3)])
+    sentence = " ".join(said)
+    return sentence[0].upper() + sentence[1:] + "."
+
+
+def make_filler(rng: random.Random, words: Words, prose_share: float = 0.0) -> str:
     """One sentence of filler."""
+    if rng.random() < prose_share:
+        return make_prose(rng, words)
     sentence = rng.choice(FILLER)
     while "{" in sentence:
         for slot, pool in (("noun", words.nouns), ("adj", words.adjectives), ("verb", words.verbs)):
@@ -272,27 +337,39 @@ def make_document(rng: random.Random, words: Words, config: TextConfig) -> Docum
     """A context with records in filler, and questions about some of the records."""
     nouns = words.held_out_nouns if config.held_out_words else words.nouns
     style = make_style(rng, config)
-    questions = HELD_OUT_QUESTIONS if config.held_out_forms else QUESTIONS
-    records: list[str] = []
-    queries: list[Query] = []
+    marked: list[tuple[str, Query | None]] = []
     for key in make_keys(rng, nouns, words.adjectives, rng.randint(*config.records)):
         attr = rng.choice(style.attributes)
-        lead = fill(rng.choice(style.leads), attr, key, rng.choice(style.links))
-        value = make_value(rng, nouns, words.adjectives)
-        opener = rng.choice(OPENERS) if style.separator == " " else ""
-        records.append(f"{opener}{lead} {value}{style.tail}")
-        bare = rng.random() < config.bare_share
-        prefix = rng.choice(("", "Answer:", "The answer is")) if bare else lead
-        glued = value if prefix == "" else f" {value}"
-        asked = bare or rng.random() < config.question_share
-        question = fill(rng.choice(questions), attr, key) if asked else ""
-        queries.append(Query(question, prefix, glued))
-    rng.shuffle(queries)
+        for _ in range(1 + (rng.random() < config.update_share)):
+            marked.append(make_record(rng, style, config, attr, key, words))
     if rng.random() < 0.3:
         filler = [rng.choice(REPEATED)] * config.filler
     else:
-        filler = [make_filler(rng, words) for _ in range(config.filler)]
-    marked = [(text, True) for text in records] + [(text, False) for text in filler]
+        filler = [make_filler(rng, words, config.prose_share) for _ in range(config.filler)]
+    marked += [(text, None) for text in filler]
     rng.shuffle(marked)
+    latest = {query.key: query for _, query in marked if query is not None}
+    queries = list(latest.values())
+    rng.shuffle(queries)
     pieces = tuple((style.separator if i else "") + text for i, (text, _) in enumerate(marked))
-    return Document(pieces, tuple(flag for _, flag in marked), tuple(queries[: config.queries]))
+    is_record = tuple(query is not None for _, query in marked)
+    return Document(pieces, is_record, tuple(queries[: config.queries]))
+
+
+def make_record(
+    rng: random.Random, style: Style, config: TextConfig, attr: str, key: str, words: Words
+) -> tuple[str, Query]:
+    """The text of one record and a question about it."""
+    nouns = words.held_out_nouns if config.held_out_words else words.nouns
+    questions = HELD_OUT_QUESTIONS if config.held_out_forms else QUESTIONS
+    lead = fill(rng.choice(style.leads), attr, key, rng.choice(style.links))
+    value = make_value(rng, nouns, words.adjectives)
+    opener = rng.choice(OPENERS) if style.separator == " " else ""
+    bare = rng.random() < config.bare_share
+    prefix = rng.choice(("", "Answer:", "The answer is")) if bare else lead
+    if not bare and rng.random() < config.paraphrase_share:
+        prefix = fill(rng.choice(PARAPHRASES), attr, key)
+    glued = value if prefix == "" else f" {value}"
+    asked = bare or rng.random() < config.question_share
+    question = fill(rng.choice(questions), attr, key) if asked else ""
+    return f"{opener}{lead} {value}{style.tail}", Query(question, prefix, glued, key)

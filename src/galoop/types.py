@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from galoop.hashing import content_hash, files_hash
 
-Scoring = Literal["all", "fraction", "any"]
+Scoring = Literal["all", "fraction", "any", "letters", "truth", "likelihood"]
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,18 @@ class Example:
         The seed that the probe was given.
     max_new_tokens : int
         Length of the greedy answer, in tokens.
-    scoring : {"all", "fraction", "any"}
+    scoring : {"all", "fraction", "any", "letters", "truth", "likelihood"}
         ``all``: 1 if every gold answer occurs as a whole word, else 0 (probes).
         ``fraction``: the fraction of gold answers that occur as substrings (RULER's
         ``string_match_all``). ``any``: 1 if any occurs (RULER's ``string_match_part``).
+        ``letters`` and ``truth`` are L-Eval's rules (:mod:`galoop.domains.text.choices`).
+        ``likelihood``: nothing is generated. The one gold answer is a continuation of the text,
+        fed token by token, and the score is ``exp(-mean nll)``, 1 / perplexity; ``measured`` holds
+        ``nll`` (nats a token) and ``scored_tokens`` (``max_new_tokens`` at most). Context,
+        question and answer are then plain text that follow one another, without chat template.
+    native : Example, optional
+        The same problem at a length that the reference can read, where the example itself is
+        longer than that (context extension): the reference answers this one.
     """
 
     context: str
@@ -49,20 +57,25 @@ class Example:
     seed: int = 0
     max_new_tokens: int = 16
     scoring: Scoring = "all"
+    native: Example | None = None
 
     @property
     def key(self) -> str:
         """Content hash of everything a system sees or is scored against."""
-        data = asdict(self)
+        data = self._data()
         data.pop("seed")
         data.pop("evidence")
+        if self.native is not None:
+            data["native"] = self.native.key
         return content_hash(data)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; the inverse of :meth:`from_json`."""
-        data = asdict(self)
+        data = self._data()
         for name in ("answers", "evidence"):
             data[name] = list(data[name])
+        if self.native is not None:
+            data["native"] = self.native.to_json()
         return data
 
     @classmethod
@@ -71,7 +84,16 @@ class Example:
         known = dict(data)
         for name in ("answers", "evidence"):
             known[name] = tuple(known.get(name, ()))
+        if known.get("native") is not None:
+            known["native"] = cls.from_json(known["native"])
         return cls(**known)
+
+    def _data(self) -> dict[str, Any]:
+        """The fields; ``native`` is absent where there is none, so that old keys stay."""
+        data = asdict(self)
+        if self.native is None:
+            data.pop("native")
+        return data
 
 
 class State(StrEnum):

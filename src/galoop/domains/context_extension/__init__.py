@@ -1,0 +1,1 @@
+"""The domain ``context-extension``: a model stretched beyond its native window."""

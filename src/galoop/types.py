@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from galoop.hashing import content_hash, files_hash
 
-Scoring = Literal["all", "fraction", "any"]
+Scoring = Literal["all", "fraction", "any", "letters", "truth", "likelihood"]
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,15 @@ class Example:
         The seed that the probe was given.
     max_new_tokens : int
         Length of the greedy answer, in tokens.
-    scoring : {"all", "fraction", "any"}
+    scoring : {"all", "fraction", "any", "letters", "truth", "likelihood"}
         ``all``: 1 if every gold answer occurs as a whole word, else 0 (probes).
         ``fraction``: the fraction of gold answers that occur as substrings (RULER's
         ``string_match_all``). ``any``: 1 if any occurs (RULER's ``string_match_part``).
+        ``letters`` and ``truth`` are L-Eval's rules (:mod:`galoop.domains.text.choices`).
+        ``likelihood``: nothing is generated. The one gold answer is a continuation of the text,
+        fed token by token, and the score is ``exp(-mean nll)``, 1 / perplexity; ``measured`` holds
+        ``nll`` (nats a token) and ``scored_tokens`` (``max_new_tokens`` at most). Context,
+        question and answer are then plain text that follow one another, without chat template.
     """
 
     context: str

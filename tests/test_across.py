@@ -337,6 +337,18 @@ def test_a_domain_may_stand_before_an_artifact(programs: ProgramWorld) -> None:
     assert contender("last").name == "last"
 
 
+def test_folders_are_called_by_their_names_where_these_differ(
+    programs: ProgramWorld, tmp_path: Path
+) -> None:
+    (tmp_path / "a" / "last").mkdir(parents=True)
+    (tmp_path / "b" / "last").mkdir(parents=True)
+    (tmp_path / "b" / "blind").mkdir()
+    path = write_slice(tmp_path / "run")
+    given = [str(tmp_path / name) for name in ("a/last", "b/last", "b/blind")]
+    found = filled([path], tmp_path / "out", *given, "identity", "identity")
+    assert found.artifacts == (*given[:2], "blind", "identity")
+
+
 def test_wrong_sources(programs: ProgramWorld, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no slice folder"):
         filled([tmp_path], tmp_path / "out", "last")

@@ -94,6 +94,15 @@ def contender(text: str) -> Contender:
     return Contender(text, text)
 
 
+def _short(rows: Sequence[Contender]) -> list[Contender]:
+    """Folders by their own names, where these differ from all other names."""
+    names = [Path(row.name).name if Path(row.name).is_dir() else row.label for row in rows]
+    return [
+        replace(row, label=name) if names.count(name) == 1 else row
+        for row, name in zip(rows, names, strict=True)
+    ]
+
+
 def gathered(sources: Sequence[Path]) -> tuple[list[tuple[str, Origin]], list[Contender]]:
     """Slices of run folders and slice folders, labelled, and the artifacts beside them.
 
@@ -149,7 +158,7 @@ def matrix(
         First open examples of each slice; all of them by default.
     """
     slices, beside = gathered(sources)
-    rows = [contender(text) for text in artifacts] or beside
+    rows = _short([contender(text) for text in dict.fromkeys(artifacts)]) or beside
     if not rows:
         raise UsageError("no artifact: the folders hold none", "name some with --artifact")
     columns = [

@@ -77,7 +77,7 @@ def command(
             machine=Machine(None, dtype, device, threads, require_isolation),
             progress=shown,
         )
-    title = f"{len(found.slices)} slices × {len(found.artifacts)} artifacts"
+    title = f"Slices × artifacts: {len(found.slices)} × {len(found.artifacts)}"
     view.save(folder, "matrix", title, found.to_json(), found.grids, found.words)
     if as_json:
         click.echo(view.dumps(found.to_json()), nl=False)

@@ -120,6 +120,7 @@ class Shrinker:
             knobs.max_evaluations, knobs.max_seconds, max_candidates=knobs.max_candidates
         )
         self._seen: set[str] = set()
+        self._first = ""
         self.result = Shrunk()
 
     def run(self, source: str) -> Shrunk:
@@ -130,6 +131,7 @@ class Shrinker:
         UsageError
             When the program itself does not meet the criterion here.
         """
+        self._first = source
         try:
             kept = self._keys(source)
             if not kept or not self._meets(_candidate(source)):
@@ -199,18 +201,12 @@ class Shrinker:
                  "same_examples": same},
                 key=f"shrink/{number}",
             )  # fmt: skip
-        reason = "" if kept else "rejected, or the gap is gone"
-        parts = float(size(text)[0])
-        self._progress.emit(
-            CandidateFinished(
-                number,
-                str(State.SCORED if made else State.INVALID),
-                parts,
-                float(size(self.result.steps[-1].source)[0]) if self.result.steps else parts,
-                reason,
-                words,
-            )
-        )
+        reason = "" if kept else "the gap is gone" if made else "breaks the probe contract"
+        state = State.SCORED if made else State.INVALID
+        # Shown as the share of the program that is gone, which is better the larger it is.
+        now = self.result.steps[-1].source if self.result.steps else self._first
+        gone, best = (1.0 - size(t)[0] / size(self._first)[0] for t in (text, now))
+        self._progress.emit(CandidateFinished(number, str(state), gone, best, reason, words))
         return made if kept else None
 
     def _keys(self, text: str) -> list[str]:

@@ -164,11 +164,28 @@ def test_a_relative_path_is_taken_from_beside_the_file(tmp_path: Path) -> None:
     assert Path(config.discriminator.seed_probe) == tmp_path / "mine.py"
 
 
+def test_a_users_data_count_by_their_content(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+        (tmp_path / name / "deep" / "book.txt").write_bytes(b"\xff text")
+    a, b = (load(None, {"data.text": str(tmp_path / name)}).manifest() for name in "ab")
+    assert a["data.text"] == b["data.text"]
+    assert a["data.text"].startswith("content:")
+    (tmp_path / "b" / "deep" / "book.txt").write_bytes(b"\xff Text")
+    assert load(None, {"data.text": str(tmp_path / "b")}).manifest() != a
+    with pytest.raises(ConfigError, match=r"data\.leval = .*nowhere.*no such file"):
+        load(None, {"data.leval": str(tmp_path / "nowhere")})
+    config = load(write(tmp_path, "[data]\nessays = 'a'\n"))
+    assert Path(config.data.essays) == tmp_path / "a"
+
+
 def test_manifest_holds_everything_but_the_free_knobs() -> None:
     keys = set(load(None).manifest())
     free = {knob.key for knob in knobs() if knob.free}
     free |= {"artifact.density", "artifact.extension", "artifact.bits"}  # other domains'
-    assert keys == {"schema"} | {knob.key for knob in knobs()} - free
+    # A user's data take part where they are given, by their content.
+    data = {knob.key for knob in knobs() if knob.section == "data"}
+    assert keys == {"schema"} | {knob.key for knob in knobs()} - free - data
     assert {"discriminator.max_candidates", "loop.rounds", "run_dir"} <= free
     assert not {"seed", "criterion.tau", "model.threads", "evaluation.repeats"} & free
 

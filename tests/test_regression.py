@@ -12,11 +12,13 @@ import fake_domain as fake
 from fake_domain import FakeSession, MemoryStore, World
 from fake_programs import artifact
 from galoop.evaluation.noninferiority import examples_for_power, examples_needed, judge_component
-from galoop.evaluation.paired import Meter, PairedEvaluator
+from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
 from galoop.gate import suite_components
-from galoop.regression import Look, Regression
+from galoop.regression import Look, Regression, comparable
 from galoop.report.progress import NullProgress
+from galoop.results import perplexities
 from galoop.search.protocol import StopSearch
+from galoop.types import Example, Outcome, State
 from search_tools import PARENT, improved
 
 pytestmark = pytest.mark.usefixtures("world")  # the suite `fake` is known
@@ -194,3 +196,72 @@ def test_a_finer_look_is_for_what_could_lead(looking: dict[str, int]) -> None:
     same = session.artifact(artifact(1.0, 1.0, 0.9), "candidate")
     regression.look(same, "s", Meter(), lambda first: first.loss > 0)
     assert Counter(key for key, _, _ in world.calls)[same.key] == 24, "it loses nothing: no more"
+
+
+# -- likelihoods ---------------------------------------------------------------------------
+
+
+def _likelihoods(*values: float) -> Scores:
+    rows = [[Outcome(State.SCORED, "", v, "", {"nll": -math.log(v), "scored_tokens": 10.0})]
+            for v in values]  # fmt: skip
+    return Scores(fake.FakeSystem("k", "A0"), State.SCORED, "", rows)
+
+
+def test_likelihoods_are_compared_as_shares_of_the_references() -> None:
+    examples = [Example("c", "q", (str(i),), scoring="likelihood") for i in range(3)]
+    reference, other = _likelihoods(0.05, 0.2, 0.1), _likelihoods(0.045, 0.1, 0.2)
+    shares = comparable(examples, reference, other)
+    assert shares.means == pytest.approx([0.9, 0.5, 1.0])  # better than the reference is 1
+    assert comparable(examples, reference, reference).means == [1.0, 1.0, 1.0]
+    assert shares.outcomes[0][0].measured == other.outcomes[0][0].measured
+    # A loss of a fifth of a small likelihood fails the gate; as it stands it could not be seen.
+    many = [examples[0]] * 60
+    whole, worse = _likelihoods(*[0.05] * 60), _likelihoods(*[0.04] * 60)
+    verdict = judge_component(
+        "perplexity/text",
+        comparable(many, whole, whole).means,
+        comparable(many, whole, whole).means,
+        comparable(many, whole, worse).means,
+        0.1,
+    )
+    assert verdict.status == "fail"
+    assert judge_component("c", whole.means, whole.means, worse.means, 0.1).status != "fail"
+
+
+def test_ordinary_scores_and_failures_are_compared_as_they_are() -> None:
+    example = Example("c", "q", ("a",))
+    scores = _likelihoods(0.5)
+    assert comparable([example], scores, scores) is scores
+    failed = Scores(fake.FakeSystem("k", "A1"), State.FAILED, "crashed")
+    assert comparable([Example("c", "q", ("a",), scoring="likelihood")], scores, failed) is failed
+
+
+def test_perplexity_of_the_table_is_that_of_all_tokens_together() -> None:
+    rows = [
+        [Outcome(State.SCORED, "", 1 / ppl, "", {"nll": math.log(ppl), "scored_tokens": tokens})]
+        for ppl, tokens in ((2, 30.0), (10, 10.0))
+    ]
+    scores = Scores(fake.FakeSystem("k", "A0"), State.SCORED, "", rows)
+    expected = (2**30 * 10**10) ** (1 / 40)
+    assert perplexities([scores]) == f"perplexity: A0 {expected:.4g}"
+    assert perplexities([Scores(None, State.SCORED, "", [[Outcome(State.SCORED, "", 1.0)]])]) == ""
+
+
+def test_a_component_with_a_fixed_stock_is_looked_at_as_far_as_it_goes(
+    looking: dict[str, int],
+) -> None:
+    regression, session, _ = made(PARENT, **looking)
+    whole = FakeSession.suite_examples
+    session.suite_examples = (
+        lambda suite, component, n, seed: (  # type: ignore[method-assign]
+            whole(session, suite, component, n, seed)[: 5 if component == "easy" else n]
+        )
+    )
+    system = session.artifact(LOSING, "A1")
+    first = regression.look(system, "s", Meter())
+    assert set(first.losses) <= {"fake/easy", "fake/mid"}
+    for name, part in regression._looked_at:
+        part = part[: 12 if first.loss > 0.1 else 36]
+        ours = [fake.solves([1.0, 0.5, 0.4], e) for e in part]
+        old = [fake.solves(fake.artifact_spec(PARENT)["skills"], e) for e in part]
+        assert first.losses[name] == pytest.approx((sum(old) - sum(ours)) / len(part))

@@ -310,6 +310,30 @@ class IslandsConfig(Section):
         return value
 
 
+class DataConfig(Section):
+    """Files of yours that suites read; none of them comes with galoop."""
+
+    text: str = Field(
+        "",
+        description="Suite `perplexity`: a text file, or a folder of .txt files such as PG19's; "
+        "empty: a generated corpus, labelled so.",
+    )
+    essays: str = Field(
+        "",
+        description="Suites `ruler` and `needle`: the haystack; a text file, a folder of .txt "
+        "files, or RULER's JSON file of essays.",
+    )
+    squad: str = Field("", description="Suite `ruler`, qa_1: SQuAD 2.0's JSON file.")
+    hotpotqa: str = Field(
+        "", description="Suite `ruler`, qa_2: HotpotQA's JSON file (distractor setting)."
+    )
+    leval: str = Field(
+        "",
+        description="Suite `leval`: the folder with coursera.jsonl and sci_fi.jsonl (GPL-3.0, "
+        "which is why they do not come with galoop).",
+    )
+
+
 class LoopConfig(Section):
     """How often discriminator and generator take turns."""
 

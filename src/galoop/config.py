@@ -23,6 +23,7 @@ from galoop._sections import (
     AdmissionConfig,
     ArtifactConfig,
     CriterionConfig,
+    DataConfig,
     DiscriminatorConfig,
     EvaluationConfig,
     GateConfig,
@@ -35,7 +36,7 @@ from galoop._sections import (
     budget_names,
 )
 from galoop.errors import ConfigError, UnknownNameError
-from galoop.hashing import content_hash, files_hash
+from galoop.hashing import content_hash, files_hash, tree_hash
 from galoop.plugins import Group
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "AgentConfig",
     "ArtifactConfig",
     "CriterionConfig",
+    "DataConfig",
     "DiscriminatorConfig",
     "EvaluationConfig",
     "ExperimentConfig",
@@ -99,6 +101,7 @@ class ExperimentConfig(Section):
     generator: GeneratorConfig = Field(default_factory=GeneratorConfig)
     gate: GateConfig = Field(default_factory=GateConfig)
     islands: IslandsConfig = Field(default_factory=IslandsConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
     loop: LoopConfig = Field(default_factory=LoopConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     isolation: IsolationConfig = Field(default_factory=IsolationConfig)
@@ -148,13 +151,16 @@ class ExperimentConfig(Section):
         Everything that shapes a result is in it. Left out, so that they may change between two
         runs of one folder: the caps (``max_*`` and ``loop.rounds``: raising one goes on where
         the run stopped, stages that have finished stay finished), the memory for captured
-        prefills, the isolation tier, and the names ``name`` and ``run_dir``. A probe or artifact
-        given as a path counts by its content, not by its path.
+        prefills, the isolation tier, and the names ``name`` and ``run_dir``. A probe, an artifact
+        or a suite's data given as a path counts by its content, not by its path.
         """
         flat: dict[str, Any] = {"schema": MANIFEST_SCHEMA}
         for knob in knobs():
             value = knob.get(self)
-            if not knob.free and not (knob.budget and value is None):
+            if knob.section == "data":
+                if value:  # absent otherwise, so that older run folders can be resumed
+                    flat[knob.key] = _data_identity(value)
+            elif not knob.free and not (knob.budget and value is None):
                 flat[knob.key] = list(value) if isinstance(value, tuple) else value
         flat["discriminator.seed_probe"] = _path_identity(self.discriminator.seed_probe)
         flat["artifact.start"] = _path_identity(self.artifact.start)
@@ -298,8 +304,19 @@ def load(path: Path | str | None, overrides: Mapping[str, Any] | None = None) ->
             f"{json.dumps(config.discriminator.seed_probe)}: no such file",
             "give a probe file, or leave it empty to start from nothing",
         )
+    _check_data(config, str(file or "flags"))
     _check_names(config, str(file) if file else "defaults", given)
     return config
+
+
+def _check_data(config: ExperimentConfig, source: str) -> None:
+    for name in DataConfig.model_fields:
+        value = getattr(config.data, name)
+        if value and not Path(value).exists():
+            raise ConfigError(
+                f"{source}: data.{name} = {json.dumps(value)}: no such file or folder",
+                "give the path of your own copy, or leave it empty",
+            )
 
 
 def _check_names(config: ExperimentConfig, source: str, given: Mapping[str, Any]) -> None:
@@ -349,7 +366,8 @@ def _resolve_paths(data: dict[str, Any], file: Path | None) -> None:
     """Take a relative path of a file as relative to that file, where it exists there."""
     if file is None:
         return
-    for section, name in (("discriminator", "seed_probe"), ("artifact", "start")):
+    paths = [("data", name) for name in DataConfig.model_fields]
+    for section, name in (("discriminator", "seed_probe"), ("artifact", "start"), *paths):
         table = data.get(section)
         value = table.get(name) if isinstance(table, dict) else None
         if not isinstance(table, dict) or not isinstance(value, str) or not value:
@@ -375,3 +393,11 @@ def _path_identity(value: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{value}: cannot be read: {error}") from None
     return value
+
+
+def _data_identity(value: str) -> str:
+    """A suite's file or folder by its content, whatever its place."""
+    try:
+        return "content:" + tree_hash(Path(value))
+    except OSError as error:
+        raise ConfigError(f"{value}: cannot be read: {error}") from None

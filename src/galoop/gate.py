@@ -11,7 +11,7 @@ from galoop.domains.protocol import DomainSession
 from galoop.errors import UsageError
 from galoop.evaluation.noninferiority import examples_needed
 from galoop.hashing import derive_seed
-from galoop.plugins import load
+from galoop.suites.registry import with_data
 from galoop.types import Example
 
 
@@ -49,14 +49,19 @@ def component_names(config: ExperimentConfig) -> list[tuple[str, str]]:
 
     A suite of which no component is named takes part with all of its own.
     """
-    available = {suite: load("suites", suite)().components() for suite in config.gate.suites}
+    suites = {name: with_data(name, config.data) for name in config.gate.suites}
+    available = {name: suite.components() for name, suite in suites.items()}
     known = [name for names in available.values() for name in names]
     for name in config.gate.components:
+        for title, suite in suites.items():
+            missing = suite.missing() if hasattr(suite, "missing") else {}
+            if name in missing and name not in known:
+                raise UsageError(f"gate.components: {title}/{name}: {missing[name]}")
         if available and name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
-            suites = ", ".join(config.gate.suites)
-            raise UsageError(f"gate.components: no component {name!r} in {suites}; {hint}")
+            where = ", ".join(config.gate.suites)
+            raise UsageError(f"gate.components: no component {name!r} in {where}; {hint}")
     return [
         (suite, component)
         for suite, names in available.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 
@@ -23,6 +24,23 @@ def content_hash(value: Any) -> str:
 def files_hash(files: Mapping[str, str]) -> str:
     """Hash of a small source tree, given as relative POSIX path -> text."""
     return content_hash({path: files[path] for path in sorted(files)})
+
+
+def tree_hash(root: Path) -> str:
+    """Hash of a file, or of all files below a folder: their names there and their bytes.
+
+    Raises
+    ------
+    OSError
+        One that cannot be read.
+    """
+    folder = root.is_dir()
+    digests = {}
+    for path in sorted(p for p in root.rglob("*") if p.is_file()) if folder else [root]:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digests[path.relative_to(root).as_posix() if folder else ""] = digest
+    return content_hash(digests)
 
 
 def derive_seed(*parts: Any) -> int:

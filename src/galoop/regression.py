@@ -7,8 +7,8 @@ gate's examples are seen by nothing before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +22,7 @@ from galoop.evaluation.noninferiority import (
 from galoop.evaluation.paired import Meter, PairedEvaluator, Scores
 from galoop.gate import suite_components
 from galoop.search.protocol import StopSearch
-from galoop.types import Example, State
+from galoop.types import Example, Outcome, State
 
 #: A second look is at this many times ``gate.look`` examples.
 _SECOND_LOOK = 3
@@ -123,6 +123,8 @@ class Regression:
             reference, old = self._evaluator.evaluate(
                 [self._session.reference(), self._start], first, stage=self._stage
             )
+            old = comparable(first, reference, old)
+            reference = comparable(first, reference, reference)
             gates = reference.accuracy >= knobs.reference_floor
             n, before = knobs.examples, 0.0
             if old.state is State.SCORED:
@@ -189,18 +191,21 @@ class Regression:
     ) -> Look:
         # Several components at once: rows that share their passes cost less each.
         examples = [e for _, part in parts for e in part]
-        old, new = self._evaluator.evaluate(
-            [self._start, system], examples, stage=stage, meter=meter
-        )
+        systems = [self._start, system]
+        if any(e.scoring == "likelihood" for e in examples):
+            systems.insert(0, self._session.reference())
+        *first, old, new = self._evaluator.evaluate(systems, examples, stage=stage, meter=meter)
+        if first:
+            old, new = (comparable(examples, first[0], scores) for scores in (old, new))
         if old.state is not State.SCORED:
             raise StopSearch(f"gate: A0 {_failure(old)}")
         known = new.means if new.state is State.SCORED else [0.0] * len(examples)
         losses: dict[str, float] = {}
-        at = 0
-        for name, part in parts:
-            span = slice(at, at + len(part))
+        start = 0
+        for name, part in parts:  # a suite with a fixed stock may have fewer than n
+            span = slice(start, start + len(part))
+            start += len(part)
             losses[name] = (sum(old.means[span]) - sum(known[span])) / len(part)
-            at += len(part)
         return Look(losses)
 
     # -- the gate ---------------------------------------------------------------------------
@@ -234,9 +239,10 @@ class Regression:
         for name, scores in (("A0", old), ("the candidate", new)):
             if scores.state is not State.SCORED:
                 raise StopSearch(f"gate: {component.name}: {name} {_failure(scores)}")
+        old, new = (comparable(examples, reference, scores) for scores in (old, new))
         return judge_component(
             component.name,
-            reference.means,
+            comparable(examples, reference, reference).means,
             old.means,
             new.means,
             knobs.delta,
@@ -244,6 +250,27 @@ class Regression:
             # Decided once, on the first examples: more of them must not turn it.
             knobs.reference_floor if not component.gates else 0.0,
         )
+
+
+def comparable(examples: Sequence[Example], reference: Scores, scores: Scores) -> Scores:
+    """Scores as the gate compares them.
+
+    A likelihood (1 / perplexity) of 0.05 may be all there is to have in a text: a loss of δ = 0.1
+    could not be seen. So on such examples the score is the share of the reference's likelihood that
+    is left, at most 1: 0.9 where perplexity has risen by a ninth. Others stay as they are.
+    """
+    kinds = {e.scoring for e in examples}
+    measured = reference.state is scores.state is State.SCORED
+    if "likelihood" not in kinds or not measured:
+        return scores
+    rows: list[list[Outcome]] = []
+    for example, row, (whole, *_) in zip(
+        examples, scores.outcomes, reference.outcomes, strict=True
+    ):
+        if example.scoring == "likelihood" and whole.score:
+            row = [replace(o, score=min(1.0, (o.score or 0.0) / whole.score)) for o in row]
+        rows.append(row)
+    return Scores(scores.system, scores.state, scores.reason, rows)
 
 
 def _failure(scores: Scores) -> str:

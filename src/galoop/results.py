@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from galoop.benchmark import Slice
+from galoop.evaluation.paired import Scores
 from galoop.evaluation.statistics import mean_interval
 from galoop.proposers.agents.account import sentences
 from galoop.regression import Regression
@@ -109,26 +111,45 @@ def _table(run: Run, standing: Standing, slices: Sequence[Slice], suites: bool) 
                 {"slice": one.name, "for": name},
                 key=f"sealed/{one.name}/{name}",
             )
-        cells.append(_column(run, standing, one.sealed, "sealed"))
+        cells.append(_cells(_answers(run, standing, one.sealed, "sealed")))
     start = run.session.artifact(standing.systems[0][1], "A0")
     regression = Regression(run.config, run.session, run.evaluator, start, "suites")
     for component in regression.components if suites else []:
-        columns.append(Column(component.name, component.name.partition("/")[2], "suite"))
-        cells.append(_column(run, standing, component.examples, "suites"))
+        scores = _answers(run, standing, component.examples, "suites")
+        title = component.name.partition("/")[2]
+        columns.append(Column(component.name, title, "suite", perplexities(scores)))
+        cells.append(_cells(scores))
     keys = ["reference", *(name for name, _ in standing.systems)]
     rows = tuple(Row(key, key, tuple(column[i] for column in cells)) for i, key in enumerate(keys))
     return LoopTable(tuple(columns), rows)
 
 
-def _column(
-    run: Run, standing: Standing, examples: Sequence[Example], stage: str
-) -> list[Cell | None]:
+def _answers(run: Run, standing: Standing, examples: Sequence[Example], stage: str) -> list[Scores]:
     systems = [
         run.session.reference(),
         *(run.session.artifact(candidate, name) for name, candidate in standing.systems),
     ]
-    scores = run.evaluator.evaluate(systems, examples, stage=stage)
+    return run.evaluator.evaluate(systems, examples, stage=stage)
+
+
+def _cells(scores: Sequence[Scores]) -> list[Cell | None]:
     return [Cell.of(mean_interval(s.means)) if s.state is State.SCORED else None for s in scores]
+
+
+def perplexities(scores: Sequence[Scores]) -> str:
+    """Perplexity of each system over all scored tokens; "" where nothing was measured so.
+
+    Cells hold the mean of 1 / perplexity over windows, which is not its inverse.
+    """
+    parts = []
+    for one in scores:
+        measured = [o.measured for row in one.outcomes for o in row]
+        if not measured or not all("nll" in m for m in measured):
+            continue
+        tokens = sum(m["scored_tokens"] for m in measured)
+        nll = sum(m["nll"] * m["scored_tokens"] for m in measured)
+        parts.append(f"{one.system.name} {math.exp(min(700.0, nll / tokens)):.4g}")
+    return f"perplexity: {', '.join(parts)}" if parts else ""
 
 
 def _provenance(run: Run) -> Provenance:

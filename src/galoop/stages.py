@@ -133,6 +133,7 @@ def _freeze(
         "domain": run.config.domain,
         "against": against,
         "words": probe_words(found.candidate),
+        "length": run.config.discriminator.length,
         "artifact": run.config.artifact.start if against == "A0" else against,
         "budget": run.config.artifact.budget,
         "criterion": {"tau0": run.config.criterion.tau0, "tau": run.config.criterion.tau},

@@ -35,17 +35,19 @@ def command(run: Path, as_json: bool, kind: str, brief: bool, output: Path | Non
     from galoop.diversity.model import read_diversity
     from galoop.report import html, markdown, terminal
     from galoop.report.model import read_result
+    from galoop.report.shrunk import read_shrunk
 
     result = read_result(run)
     diversity = read_diversity(run, result)
+    shrunk = read_shrunk(run, result)
     kind = "json" if as_json else kind
     if kind == "terminal" and output is None:
         terminal.print_result(result, brief=brief, diversity=diversity)
         return 0
     text = {
         "json": result.dumps,
-        "markdown": lambda: markdown.render(result, diversity),
-        "html": lambda: html.render(result, diversity),
+        "markdown": lambda: markdown.render(result, diversity, shrunk),
+        "html": lambda: html.render(result, diversity, shrunk),
         "terminal": lambda: terminal.render(result, brief=brief, diversity=diversity),
     }[kind]()
     if output is None:

@@ -17,13 +17,11 @@ def save_diversity(run_dir: Path, report: DiversityReport) -> None:
     StoreError
         No result in the folder, or a disk that is full or read-only.
     """
-    from galoop.report import html, markdown
+    from galoop.report.shrunk import render_reports
 
-    result = read_result(run_dir)
-    files = Files(run_dir, frozenset())
-    files.write_text(FILE, report.dumps())
-    files.write_text("report.md", markdown.render(result, report))
-    files.write_text("report.html", html.render(result, report))
+    read_result(run_dir)
+    Files(run_dir, frozenset()).write_text(FILE, report.dumps())
+    render_reports(run_dir)
 
 
 def save_if_installed(run_dir: Path) -> None:

@@ -20,11 +20,21 @@ from galoop.report.words import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from galoop.diversity.model import DiversityReport
+    from galoop.report.shrunk import ShrunkReport
 
 
-def render(result: LoopResult, diversity: DiversityReport | None = None) -> str:
-    """The report page of a run, with a section on diversity where one is given."""
+def render(
+    result: LoopResult,
+    diversity: DiversityReport | None = None,
+    shrunk: Mapping[str, ShrunkReport] | None = None,
+) -> str:
+    """The report page of a run, with a section on diversity where one is given.
+
+    ``shrunk`` has the smaller programs of slices, by name; they are shown, the originals below.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
@@ -54,6 +64,7 @@ def render(result: LoopResult, diversity: DiversityReport | None = None) -> str:
         shorten=shorten,
         rejected=rejected_words(result),
         diversity=diversity,
+        shrunk=shrunk or {},
         blocks=_blocks(diversity),
     )
 

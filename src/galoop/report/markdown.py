@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from galoop.report.model import GenerationReport, LoopResult, LoopTable, PrintedExample, SliceReport
@@ -19,11 +19,19 @@ from galoop.report.words import (
 
 if TYPE_CHECKING:
     from galoop.diversity.model import DiversityReport
+    from galoop.report.shrunk import ShrunkReport
 
 
-def render(result: LoopResult, diversity: DiversityReport | None = None) -> str:
-    """A result as a Markdown document, with a section on diversity where one is given."""
-    lines = list(_lines(result))
+def render(
+    result: LoopResult,
+    diversity: DiversityReport | None = None,
+    shrunk: Mapping[str, ShrunkReport] | None = None,
+) -> str:
+    """A result as a Markdown document, with a section on diversity where one is given.
+
+    ``shrunk`` has the smaller programs of slices, by name; they are shown, the originals below.
+    """
+    lines = list(_lines(result, shrunk or {}))
     if diversity is not None:
         from galoop.diversity.view import markdown
 
@@ -55,7 +63,7 @@ def _fence(text: str, language: str = "") -> list[str]:
     return ["", f"{fence}{language}", text.rstrip("\n"), fence]
 
 
-def _lines(result: LoopResult) -> Iterable[str]:
+def _lines(result: LoopResult, shrunk: Mapping[str, ShrunkReport]) -> Iterable[str]:
     p = result.provenance
     budget = ", ".join(f"{k} {v:g}" for k, v in p.budget.items())
     yield f"# {p.name}"
@@ -72,13 +80,13 @@ def _lines(result: LoopResult) -> Iterable[str]:
     for note in result.notes:
         yield f"\n> {note}"
     for item in result.slices:
-        yield from _slice(item)
+        yield from _slice(item, shrunk.get(item.name))
     for generation in result.generations:
         yield from _generation(generation)
     yield from _rest(result)
 
 
-def _slice(item: SliceReport) -> Iterable[str]:
+def _slice(item: SliceReport, small: ShrunkReport | None) -> Iterable[str]:
     a = item.admission
     yield f"\n## {pretty(item.name)}: found in round {item.round} against {pretty(item.against)}"
     yield f"\n{item.words}"
@@ -89,7 +97,10 @@ def _slice(item: SliceReport) -> Iterable[str]:
         f"{number(item.screening_gap)}."
     )
     yield from _example(item.example, pretty(item.against))
-    yield "\nThe probe:"
+    if small is not None:
+        yield f"\nThe probe, shrunk. {small.words}"
+        yield from _fence(small.source, "python")
+    yield "\nThe probe as it was found:" if small is not None else "\nThe probe:"
     yield from _fence(item.source, "python")
 
 

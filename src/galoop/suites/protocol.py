@@ -10,7 +10,13 @@ from galoop.types import Example
 
 @runtime_checkable
 class Suite(Protocol):
-    """An established benchmark (B₀), used as a regression test component by component."""
+    """An established benchmark (B₀), used as a regression test component by component.
+
+    A suite that reads a user's files names the keys of ``[data]`` it knows in a class attribute
+    ``takes``; those that are set are given to it as paths under these names. A method
+    ``missing()``, if it has one, returns the components it cannot build without data, and what to
+    give for each.
+    """
 
     name: str
 
@@ -33,7 +39,8 @@ class Suite(Protocol):
         component : str
             One of :meth:`components`.
         n : int
-            How many. The first k examples of a larger n are the examples of n = k.
+            How many. The first k examples of a larger n are the examples of n = k. A suite with a
+            fixed stock returns all it has where ``n`` is larger.
         seed : int
         length : int
             Most tokens of a context, as ``count_tokens`` counts them.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from galoop import plugins
 from galoop.errors import UsageError
 from galoop.suites.protocol import Suite
+
+if TYPE_CHECKING:
+    from galoop.config import DataConfig
 
 
 def list_suites() -> dict[str, str]:
@@ -37,3 +41,16 @@ def load(name: str, **options: Any) -> Suite:
     except TypeError as error:
         raise UsageError(f"the suite {name} cannot be made with these options: {error}") from error
     return suite
+
+
+def with_data(name: str, data: DataConfig) -> Suite:
+    """The suite of that name, given those of the experiment's files that it reads.
+
+    Raises
+    ------
+    UnknownNameError, UsageError
+        As :func:`load`.
+    """
+    takes = getattr(plugins.load("suites", name), "takes", ())
+    paths = {key: getattr(data, key) for key in takes if getattr(data, key, "")}
+    return load(name, **{key: Path(path) for key, path in paths.items()})

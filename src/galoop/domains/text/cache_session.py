@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from galoop.domains.text.decoding.capture import Prefill, PrefillCache, prefill
 from galoop.domains.text.decoding.decode import CompressedCache, Decoder, DecodeStats, Row
+from galoop.domains.text.likelihood import gold_ids, likelihood_outcome, mean_nll
 from galoop.domains.text.model_session import ModelSession, Options, Prompts, System
 from galoop.domains.text.runner import Made, Runner, Work
 from galoop.types import Example, Outcome
@@ -75,6 +76,9 @@ class CacheSession(ModelSession):
                         results[s.key, e.key] = made.outcome
                     elif made.tokens is not None:
                         results[s.key, e.key] = self.scored(e, made.tokens, made.measured)
+                    elif e.scoring == "likelihood":
+                        assert made.cache is not None
+                        results[s.key, e.key] = self._likelihood(e, made, prompts[e.key][1])
                     else:
                         assert made.cache is not None
                         question, draft = prompts[e.key][1], self.draft(e)
@@ -87,6 +91,12 @@ class CacheSession(ModelSession):
                 measured = {**measured, "gold_agreement": row.agreement}
             results[system, example] = self.scored(by_key[example], row.tokens, measured)
         return results
+
+    def _likelihood(self, example: Example, made: Made, question: list[int]) -> Outcome:
+        gold = gold_ids(self.tokenizer, example)
+        assert made.cache is not None
+        nll = mean_nll(self.model, made.cache, question, gold)
+        return likelihood_outcome(nll, len(gold), made.measured)
 
     @staticmethod
     def _start(

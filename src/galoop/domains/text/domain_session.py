@@ -184,7 +184,7 @@ class TextDomainSession(ABC):
 
     def suite_examples(self, suite: str, component: str, n: int, seed: int) -> list[Example]:
         """Examples of a suite's component at ``gate.length`` tokens."""
-        from galoop.plugins import load
+        from galoop.suites import with_data
 
         gate = self._config.gate
         if gate.length > self.window:
@@ -193,7 +193,7 @@ class TextDomainSession(ABC):
                 f"({self.window} tokens)",
                 "lower gate.length",
             )
-        built = load("suites", suite)().build(
+        built = with_data(suite, self._config.data).build(
             component, n, seed, gate.length, self._session.count_tokens
         )
         cap = gate.max_new_tokens

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from galoop.domains.text.likelihood import check_beginning, plain_prompt, refused
 from galoop.domains.text.runner import Runner
 from galoop.domains.text.scoring import score
 from galoop.errors import IsolationError, UsageError
@@ -207,7 +208,15 @@ class ModelSession(ABC):
             )
             return out["context_ids"][0].tolist(), out["questions_ids"][0][0].tolist()
 
-        return tokenise
+        def choose(example: Example) -> tuple[list[int], list[int]]:
+            if example.scoring == "likelihood":
+                prompt = plain_prompt(self.tokenizer, example)
+            else:
+                prompt = tokenise(example)
+            check_beginning(self.tokenizer, prompt[0])
+            return prompt
+
+        return choose
 
     @property
     def window(self) -> int:
@@ -309,7 +318,9 @@ class ModelSession(ABC):
         return ids[: example.max_new_tokens - 1]
 
     def scored(self, example: Example, tokens: list[int], measured: Mapping[str, float]) -> Outcome:
-        """The outcome of an answer."""
+        """The outcome of an answer; an example of kind ``likelihood`` has none."""
+        if example.scoring == "likelihood":
+            return refused()
         text = str(self.tokenizer.decode(tokens, skip_special_tokens=True))
         return Outcome(State.SCORED, text, score(text, example), "", dict(measured))
 

@@ -1,9 +1,10 @@
 """Scores of answers against gold, on the trusted side only.
 
-Three rules. ``all`` is for probes: every gold answer has to occur as a word or phrase of its own.
+``all`` is for probes: every gold answer has to occur as a word or phrase of its own.
 ``fraction`` and ``any`` are RULER's two rules (``string_match_all`` and ``string_match_part``;
 Hsieh et al., arXiv 2404.06654, appendix): plain substrings without regard to case, averaged
-over the gold answers or satisfied by any of them.
+over the gold answers or satisfied by any of them. ``letters`` and ``truth`` are L-Eval's
+(:mod:`.choices`). ``likelihood`` scores no text: the decoder measures it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from galoop.domains.text.choices import letters_score, truth_score
 from galoop.types import Example
 
 _DIGITS = re.compile(r"\d")
@@ -60,12 +62,24 @@ def score(response: str, example: Example) -> float:
     -------
     float
         In [0, 1]. ``all``: 1 if every gold answer :func:`occurs`, else 0. ``fraction``: the
-        share of gold answers that are substrings. ``any``: 1 if one is a substring.
+        share of gold answers that are substrings. ``any``: 1 if one is a substring. ``letters``
+        and ``truth``: see :mod:`.choices`; the best over the gold answers.
+
+    Raises
+    ------
+    ValueError
+        No gold answer, or an example whose score is no matter of a text (``likelihood``).
     """
     if not example.answers:
         raise ValueError("an example without gold answers cannot be scored")
     if example.scoring == "all":
         return float(all(occurs(answer, response) for answer in example.answers))
+    if example.scoring == "letters":
+        return max(letters_score(response, answer) for answer in example.answers)
+    if example.scoring == "truth":
+        return max(truth_score(response, answer) for answer in example.answers)
+    if example.scoring == "likelihood":
+        raise ValueError("an example of kind likelihood is scored by its tokens, not by a text")
     # RULER compares lower-cased strings and does nothing else to them.
     lowered = response.lower()
     hits = [answer.lower() in lowered for answer in example.answers]

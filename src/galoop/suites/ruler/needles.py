@@ -38,9 +38,9 @@ class Needle:
     def draft(self, seed: int, units: int) -> Draft:
         """Build one example; see :class:`galoop.suites.ruler.task.Task`."""
         rng = stream(seed, "needle")
-        key, value = _identifier(rng, self.key), _identifier(rng, self.value)
+        key, value = identifier(rng, self.key), identifier(rng, self.value)
         kind = "number" if self.value == "numbers" else "code"
-        needle = _sentence(kind, key, value)
+        needle = sentence(kind, key, value)
         lines = self._hay(stream(seed, "haystack"), units, kind, {key, value})
         lines.insert(stream(seed, "position").randrange(units + 1), needle)
         what = f"a registered {kind}" if self.haystack == "noise" else f"registered {kind}s"
@@ -59,11 +59,11 @@ class Needle:
         lines: list[str] = []
         taken = set(taken)
         while len(lines) < units:
-            key, value = _identifier(rng, self.key), _identifier(rng, self.value)
+            key, value = identifier(rng, self.key), identifier(rng, self.value)
             if key in taken or value in taken:
                 continue
             taken |= {key, value}
-            lines.append(_sentence(kind, key, value))
+            lines.append(sentence(kind, key, value))
         return lines
 
     def parameters(self) -> Mapping[str, Any]:
@@ -77,7 +77,8 @@ class Needle:
         }
 
 
-def _identifier(rng: random.Random, kind: str) -> str:
+def identifier(rng: random.Random, kind: str) -> str:
+    """A key or value: two words, seven digits, or a UUID."""
     if kind == "words":
         return f"{rng.choice(words('adjective'))}-{rng.choice(words('noun'))}"
     if kind == "numbers":
@@ -85,5 +86,6 @@ def _identifier(rng: random.Random, kind: str) -> str:
     return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
-def _sentence(kind: str, key: str, value: str) -> str:
+def sentence(kind: str, key: str, value: str) -> str:
+    """A needle."""
     return f"The registered {kind} of {key} is {value}."

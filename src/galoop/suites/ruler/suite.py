@@ -1,4 +1,7 @@
-"""RULER's offline tasks, generated at the length that is asked for.
+"""RULER's thirteen tasks, generated at the length that is asked for.
+
+Six need no data. The others read a user's own: essays (niah_single_2 and 3, niah_multikey_1,
+niah_multivalue, niah_multiquery), SQuAD (qa_1) and HotpotQA (qa_2).
 
 Source: Hsieh et al., *RULER: What's the Real Context Size of Your Long-Context Language Models?*
 (arXiv 2404.06654). The constructions, parameters, answer lengths and the score are RULER's; the
@@ -11,11 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from galoop.errors import UnknownNameError, UsageError
 from galoop.hashing import derive_seed
+from galoop.suites.fitting import largest
 from galoop.suites.ruler.counting import CommonWords, FrequentWords
+from galoop.suites.ruler.documents import DocumentQuestion
+from galoop.suites.ruler.essays import EssayNeedles
 from galoop.suites.ruler.needles import Needle
 from galoop.suites.ruler.task import Draft, Task
 from galoop.suites.ruler.tracking import VariableTracking
@@ -23,14 +30,29 @@ from galoop.types import Example
 
 CountTokens = Callable[[str], int]
 
-_COMPONENTS = ("niah_single_1", "niah_multikey_2", "niah_multikey_3", "vt", "cwe", "fwe")
+#: In RULER's order, and the key of ``[data]`` that each of them reads.
+_READS: Mapping[str, str] = {
+    "niah_single_1": "",
+    "niah_single_2": "essays",
+    "niah_single_3": "essays",
+    "niah_multikey_1": "essays",
+    "niah_multikey_2": "",
+    "niah_multikey_3": "",
+    "niah_multivalue": "essays",
+    "niah_multiquery": "essays",
+    "vt": "",
+    "cwe": "",
+    "fwe": "",
+    "qa_1": "squad",
+    "qa_2": "hotpotqa",
+}
 _LONG = 4096  # RULER repeats words more often from here on
 _REFERENCE_DRAWS = 8
 _MOST_ATTEMPTS = 20
 
 
 def forms(component: str, length: int) -> Sequence[Task]:
-    """The forms of a component, RULER's own first, then reduced ones for short contexts."""
+    """The forms of an offline component, RULER's own first, then reduced ones."""
     if component == "niah_single_1":
         return [Needle(component, "noise", "words", "numbers", fewest_units=2)]
     if component == "niah_multikey_2":
@@ -50,16 +72,30 @@ def forms(component: str, length: int) -> Sequence[Task]:
     if component == "fwe":
         return [FrequentWords(vocabulary=max(5, length // 50))]
     raise UnknownNameError(
-        f"RULER has no component {component!r} here", f"components: {', '.join(_COMPONENTS)}"
+        f"RULER has no component {component!r} here", f"components: {', '.join(_READS)}"
     )
+
+
+def _among_essays(component: str, essays: Path) -> Task:
+    if component == "niah_single_2":
+        return EssayNeedles(component, essays)
+    if component == "niah_single_3":
+        return EssayNeedles(component, essays, "uuids")
+    if component == "niah_multikey_1":
+        return EssayNeedles(component, essays, keys=4)
+    if component == "niah_multivalue":
+        return EssayNeedles(component, essays, values=4)
+    return EssayNeedles(component, essays, keys=4, queries=4)
 
 
 @dataclass(frozen=True)
 class Ruler:
-    """RULER's synthetic long-context tasks that need no download (six of thirteen).
+    """RULER: six tasks of thirteen as they come, the others with your data (essays, SQuAD, …).
 
     Parameters
     ----------
+    essays, squad, hotpotqa : Path, optional
+        The user's data; without them the components that need them are not there.
     max_new_tokens : int, optional
         Cap on the answer's length, for small models; RULER's own lengths (niah 128, vt 30,
         cwe 120, fwe 50) otherwise.
@@ -71,10 +107,23 @@ class Ruler:
     max_new_tokens: int | None = None
     window: int | None = None
     name: str = "ruler"
+    essays: Path | None = None
+    squad: Path | None = None
+    hotpotqa: Path | None = None
+
+    takes: ClassVar[tuple[str, ...]] = ("essays", "squad", "hotpotqa")
 
     def components(self) -> tuple[str, ...]:
-        """Names of the components, in RULER's order."""
-        return _COMPONENTS
+        """Names of the components whose data are there, in RULER's order."""
+        return tuple(name for name, key in _READS.items() if not key or getattr(self, key))
+
+    def missing(self) -> Mapping[str, str]:
+        """Components whose data were not given, and what to give."""
+        return {
+            name: f"it reads your own data: set data.{key}"
+            for name, key in _READS.items()
+            if key and not getattr(self, key)
+        }
 
     def build(
         self,
@@ -103,13 +152,25 @@ class Ruler:
         task = self._form(component, length, count_tokens)
         return {**task.parameters(), "max_new_tokens": self._new_tokens(task), "length": length}
 
+    def _forms(self, component: str, length: int) -> Sequence[Task]:
+        lacking = self.missing().get(component)
+        if lacking is not None:
+            raise UnknownNameError(f"RULER's {component} cannot be built: {lacking}")
+        key = _READS.get(component, "")
+        path = getattr(self, key) if key else None
+        if path is None:
+            return forms(component, length)
+        if key == "essays":
+            return [_among_essays(component, path)]
+        return [DocumentQuestion(component, path, "squad" if key == "squad" else "hotpotqa")]
+
     def _form(self, component: str, length: int, count: CountTokens) -> Task:
         """The first form whose smallest haystack fits.
 
         Judged on fixed draws, so that neither seed nor n decides about the form.
         """
         needed = 0
-        for task in forms(component, length):
+        for task in self._forms(component, length):
             excess = [
                 self._excess(
                     task, task.draft(derive_seed("ruler", i), task.fewest_units), length, count
@@ -141,7 +202,7 @@ class Ruler:
                     evidence=draft.evidence,
                     seed=own_seed,
                     max_new_tokens=self._new_tokens(task),
-                    scoring="fraction",
+                    scoring="any" if isinstance(task, DocumentQuestion) else "fraction",
                 )
         raise UsageError(
             f"RULER's {task.name} hardly fits a context of {length} tokens",
@@ -155,26 +216,7 @@ class Ruler:
             draft = task.draft(seed, units)
             return draft if self._excess(task, draft, length, count) <= 0 else None
 
-        low = task.fewest_units
-        best = draft_if_fits(low)
-        if best is None:
-            return None
-        step = low
-        while step:  # gallop, then close in; tokens grow almost, not strictly, with the units
-            units = min(low + step, task.most_units)
-            draft = draft_if_fits(units) if units > low else None
-            if draft is None:
-                break
-            low, best, step = units, draft, step * 2
-        high = min(low + step, task.most_units + 1)
-        while high - low > 1:
-            middle = (low + high) // 2
-            draft = draft_if_fits(middle)
-            if draft is None:
-                high = middle
-            else:
-                low, best = middle, draft
-        return best
+        return largest(draft_if_fits, task.fewest_units, task.most_units)
 
     def _excess(self, task: Task, draft: Draft, length: int, count: CountTokens) -> int:
         """Tokens by which a draft is too long; negative if there is room."""

@@ -1,0 +1,1 @@
+"""Approximation algorithms that no kept package offers, one small file each."""

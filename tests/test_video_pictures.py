@@ -6,7 +6,6 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from galoop.domains.sparse_video.pictures import (
     GAP,
@@ -18,6 +17,8 @@ from galoop.domains.sparse_video.pictures import (
     strip,
 )
 from galoop.errors import UsageError
+
+Image = pytest.importorskip("PIL.Image", reason="needs pillow, which the extra `video` brings")
 
 DENSE = np.random.default_rng(0).random((3, 4, 5, 3))
 SPARSE = np.clip(DENSE + 0.25, 0, 1)

@@ -20,6 +20,7 @@ from galoop.methods.svg import (
     choose_kinds,
     temporal_order,
     to_temporal,
+    widest_band,
 )
 from galoop.methods.video_baselines import FixedPattern, TopKBlocks, block_means, blocks_to_keep
 from galoop.methods.video_plan import (
@@ -167,6 +168,36 @@ def test_hunyuan_rounds_down_and_leaves_room_for_text() -> None:
     assert mask.sink == 0
     with pytest.raises(UsageError, match="used up by 40 text tokens"):
         band_half_width(0.5, VideoShape(2, 50, 40))
+
+
+@pytest.mark.parametrize(
+    ("shape", "density", "sink"),
+    [
+        (VideoShape(8, 144), 0.2, 0),
+        (VideoShape(8, 144), 0.3, 144),
+        (VideoShape(4, 30, 6), 0.5, 30),
+    ],
+)
+def test_an_exact_density_counts_sink_and_text(
+    shape: VideoShape, density: float, sink: int
+) -> None:
+    mask = widest_band(density, shape, sink)
+    wider = BandMask(shape, mask.half_width + 1, sink)
+    all_of_it = shape.length**2
+    assert mask.selected(shape.text)[0] <= density * all_of_it
+    assert wider.selected(shape.text)[0] > density * all_of_it
+    frames = sink // shape.per_frame
+    assert SVG(density, sink_frames=frames, exact=True).mask(shape) == mask
+    assert widest_band(1.0, shape, sink).selected(shape.text) == [all_of_it]
+
+
+def test_the_published_formula_overshoots_in_a_clip_of_few_frames() -> None:
+    shape = VideoShape(8, 144)
+    assert SVG(0.3).mask(shape).selected(0)[0] / shape.length**2 == pytest.approx(0.485, abs=0.001)
+    exact = SVG(0.3, exact=True).mask(shape).selected(0)[0] / shape.length**2
+    assert exact == pytest.approx(0.3, abs=0.002)
+    with pytest.raises(UsageError, match=r"give 0\.126 or more"):
+        SVG(0.1, exact=True).mask(shape)
 
 
 def constructed(shape: VideoShape, kind: int, frame: int) -> list[torch.Tensor]:

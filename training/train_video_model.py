@@ -2,7 +2,7 @@
 
 Run ``python training/train_video_model.py`` from the repository root, with the extra ``video``
 installed. It writes weights, configuration, a log and a card into
-``src/galoop/domains/sparse_video/model``. Kill it at any time and run the same command again: it
+``src/galoop/domains/sparse_video/weights``. Kill it at any time and run the same command again: it
 goes on from the last checkpoint. ``--seconds`` ends a sitting early and leaves a checkpoint.
 """
 
@@ -25,6 +25,7 @@ import torch
 from galoop.domains.sparse_video.check import Verdict, check
 from galoop.domains.sparse_video.clips import render
 from galoop.domains.sparse_video.model import (
+    SHIPPED,
     VideoModel,
     VideoModelConfig,
     build_video_model,
@@ -268,7 +269,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Command-line arguments."""
     root = Path(__file__).resolve().parents[1]
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--out", type=Path, default=root / "src/galoop/domains/sparse_video/model")
+    p.add_argument("--out", type=Path, default=SHIPPED)
     p.add_argument("--work", type=Path, default=root / "build/video-model", help="checkpoints")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--steps", type=int, default=10_000)

@@ -107,6 +107,10 @@ class SVG:
         Up gives ``|q−k| ≤ ⌈wP⌉`` (its Wan masks), down ``|q−k| < ⌊wP⌋`` (its Hunyuan masks).
     sink_frames : int
         Times P: the first keys of the layout that every query sees. Wan has 1, Hunyuan none.
+    exact : bool
+        The density is that of all pairs, sink and text included: the widest band that keeps within
+        it. In a clip of few frames the sink alone is a good part of the pairs, and the published
+        formula then gives far more than it is asked for.
     seed : int
         Of the sampled rows. They follow from seed, step and layer alone, so that a clip comes out
         the same whatever else was generated before it, and torch's global generator is untouched.
@@ -118,6 +122,7 @@ class SVG:
     granularity: int = 128
     rounding: Literal["up", "down"] = "up"
     sink_frames: int = 1
+    exact: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -151,8 +156,11 @@ class SVG:
 
     def mask(self, shape: VideoShape) -> BandMask:
         """The band in layout coordinates."""
+        sink = self.sink_frames * shape.per_frame
+        if self.exact:
+            return widest_band(self.density, shape, sink)
         width = band_half_width(self.density, shape, self.granularity, self.rounding)
-        return BandMask(shape, width, self.sink_frames * shape.per_frame)
+        return BandMask(shape, width, sink)
 
     def sampled(self, call: Call) -> torch.Tensor:
         """The profile's rows: video tokens, all different, ascending, int [min(rows, V)]."""
@@ -202,6 +210,31 @@ def band_half_width(
     if rounding == "up":
         return math.ceil(tokens / granularity - 1e-9) * granularity
     return max(0, math.floor(tokens / granularity + 1e-9) * granularity - 1)
+
+
+def widest_band(density: float, shape: VideoShape, sink: int = 0) -> BandMask:
+    """The widest band that, with its sink and the text, has at most ``density`` of all pairs.
+
+    Raises
+    ------
+    UsageError
+        Sink, text and the diagonal alone are more.
+    """
+    most = density * shape.length**2
+
+    def fits(width: int) -> bool:
+        return BandMask(shape, width, sink).selected(shape.text)[0] <= most
+
+    if not fits(0):
+        least = BandMask(shape, 0, sink).selected(shape.text)[0] / shape.length**2
+        raise UsageError(
+            f"a density of {density} is less than sink and text take", f"give {least:.3f} or more"
+        )
+    low, high = 0, shape.video  # low fits
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return BandMask(shape, low, sink)
 
 
 def temporal_order(shape: VideoShape) -> torch.Tensor:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 TILE = 128
-"""Rows of one tile: what is held of a mask at any time is TILE × the keys that the tile touches."""
+"""Fewest rows of a band's tile. Of a mask only one tile is held: its rows × the keys they touch."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,11 @@ class BandMask:
     half_width: int
     sink: int = 0
 
+    @property
+    def rows(self) -> int:
+        """Rows of a tile."""
+        return max(TILE, self.half_width // 8)
+
     def allowed(self, member: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """See :class:`Mask`."""
         video = self.shape.video
@@ -161,6 +166,11 @@ class BlockMask:
     shape: VideoShape
     size: int
     kept: torch.Tensor
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile: those that share their keys."""
+        return self.size
 
     @property
     def blocks(self) -> int:
@@ -313,7 +323,7 @@ def all_pairs(shape: VideoShape, texts: Sequence[int], heads: int) -> int:
 
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan, shape: VideoShape,
-    valid: torch.Tensor | None = None, tile: int = TILE,
+    valid: torch.Tensor | None = None, tile: int | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Attention over the pairs of a plan, without a mask larger than a tile.
 
@@ -325,8 +335,9 @@ def attend(
     shape : VideoShape
     valid : Tensor of bool, optional
         [B, L]: keys that are no padding. Every video key has to be valid.
-    tile : int
-        Rows computed at a time.
+    tile : int, optional
+        Rows computed at a time: an eighth of a band's half-width and at least :data:`TILE`, unless
+        given, so that a wide band's keys are not gathered over and over. Blocks have their own.
 
     Returns
     -------
@@ -344,7 +355,7 @@ def attend(
         q, k, v = (x[members] if order is None else x[members[:, None], order] for x in flat)
         keep = None if valid is None else valid[members // heads]
         found = torch.empty_like(q)
-        size = group.mask.size if isinstance(group.mask, BlockMask) else tile
+        size = group.mask.rows if tile is None or isinstance(group.mask, BlockMask) else tile
         for start, stop in tiles(shape, size):
             found[:, start:stop] = _attend_rows(q, k, v, group.mask, keep, (start, stop))
         if order is None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import torch
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+SHIPPED = Path(__file__).with_name("weights")
+"""Where the training script writes, and where a trained model is looked for."""
 FORMAT = 1
 
 
@@ -158,7 +160,7 @@ def save_video_model(model: VideoModel, folder: Path, dtype: str = "float32") ->
     return folder / WEIGHTS
 
 
-def load_video_model(folder: Path, device: str = "cpu") -> VideoModel:
+def load_video_model(folder: Path = SHIPPED, device: str = "cpu") -> VideoModel:
     """Read a model that :func:`save_video_model` wrote, in float32 and evaluation mode.
 
     Raises

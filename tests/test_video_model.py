@@ -255,10 +255,12 @@ def test_training_resumes_to_the_same_weights(script: ModuleType, tmp_path: Path
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert script.main([*SMALL, "--out", str(whole), "--work", str(tmp_path / "w1")]) == 0
     arguments = [*SMALL, "--out", str(parts), "--work", str(tmp_path / "w2")]
+    arguments += ["--look-steps", "2", "--look-prompts", "1"]  # which changes nothing
     for _ in range(3):  # each sitting ends after one step
         assert script.main([*arguments, "--seconds", "1e-9"]) == 0
         assert not parts.exists()
     assert script.main(arguments) == 0
+    assert (tmp_path / "w2" / "look-000002.png").stat().st_size > 1000
     names = {path.name for path in whole.iterdir()}
     assert names == {"config.json", "model.safetensors", "MODEL_CARD.md", "training_log.csv"}
     for name in ("config.json", "model.safetensors", "training_log.csv"):

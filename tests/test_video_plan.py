@@ -283,9 +283,19 @@ def test_top_k_blocks_keeps_the_best() -> None:
 def test_fixed_patterns() -> None:
     q, k, v = qkv(SHAPE, batch=2, heads=4)
     plan = FixedPattern("alternate").plan(q, k, v, Call(SHAPE))
-    assert [g.members.tolist() for g in plan.groups] == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    assert [g.order is None for g in plan.groups] == [True, False]
-    assert len(FixedPattern("spatial").plan(q, k, v, Call(SHAPE)).groups) == 1
+    (group,) = plan.groups
+    assert group.order is not None
+    moved = (group.order != torch.arange(SHAPE.video)).any(1)
+    assert moved.tolist() == [False, True] * 4
+    assert torch.equal(group.order[1], temporal_order(SHAPE))
+    spatial = FixedPattern("spatial").plan(q, k, v, Call(SHAPE))
+    assert spatial.groups[0].order is None
+    split = Plan((
+        HeadGroup(torch.tensor([0, 2, 4, 6]), group.mask),
+        HeadGroup(torch.tensor([1, 3, 5, 7]), group.mask, temporal_order(SHAPE)),
+    ))  # fmt: skip
+    check_plan(split, 8, SHAPE)
+    torch.testing.assert_close(attend(q, k, v, split, SHAPE), attend(q, k, v, plan, SHAPE))
     with pytest.raises(UsageError, match="no pattern"):
         FixedPattern("diagonal")  # type: ignore[arg-type]
 
@@ -301,6 +311,8 @@ BAND = BandMask(SHAPE, 3)
         (Plan((HeadGroup(torch.arange(2), BandMask(TEXTED, 3)),)), "a mask is made for"),
         (Plan((HeadGroup(torch.arange(2), BAND, torch.zeros(35).long()),)), "no permutation"),
         (Plan((HeadGroup(torch.arange(2), BAND, torch.arange(34)),)), "no permutation"),
+        (Plan((HeadGroup(torch.arange(2), BAND, torch.zeros(2, 35).long()),)), "no permutation"),
+        (Plan((HeadGroup(torch.arange(2), BAND, torch.arange(35)[None]),)), "no permutation"),
         (
             Plan((HeadGroup(torch.arange(2), BlockMask(SHAPE, 5, torch.zeros(2, 7, 2).long())),)),
             "kept twice",

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from galoop.domains.sparse_video.check import Verdict, check
+from galoop.domains.sparse_video.check import check
 from galoop.domains.sparse_video.clips import render
 from galoop.domains.sparse_video.model import (
     SHIPPED,
@@ -31,6 +31,7 @@ from galoop.domains.sparse_video.model import (
     build_video_model,
     save_video_model,
 )
+from galoop.domains.sparse_video.pictures import png, stack, strip
 from galoop.domains.sparse_video.prompts import held_out, ordinary_prompts, sample_scene
 from galoop.domains.sparse_video.sampling import SmallSampler
 from galoop.evaluation.statistics import proportion_interval
@@ -146,6 +147,8 @@ class Trainer:
             ended = bool(self.args.seconds) and spent > self.args.seconds
             if ended or self.step % self.args.checkpoint_steps == 0:
                 self.save()
+            if self.args.look_steps and self.step % self.args.look_steps == 0:
+                self.look()
             if ended:
                 break
         self.save()
@@ -170,6 +173,23 @@ class Trainer:
         self.log.append(row)
         self.recent = []
         print(*row.values(), f"{self.seconds:.0f}s", flush=True)
+
+    def look(self) -> None:
+        """Say how well a few prompts are drawn, and put the pictures beside the checkpoint.
+
+        Nothing in the weights depends on it.
+        """
+        prompts = ordinary_prompts(self.args.look_prompts, self.args.seed)
+        clips = draw(self.average, prompts, self.args.seed)
+        verdicts = [check(clip, prompt) for clip, prompt in zip(clips, prompts, strict=True)]
+        passed = sum(verdict.passes for verdict in verdicts)
+        mean = sum(verdict.score for verdict in verdicts) / len(verdicts)
+        print(
+            f"step {self.step}: {passed} of {len(clips)} prompts right, mean score {mean:.3f}",
+            flush=True,
+        )
+        picture = png(stack([strip(clip) for clip in clips]))
+        (self.args.work / f"look-{self.step:06d}.png").write_bytes(picture)
 
     def save(self) -> None:
         """Write the checkpoint and rename it into place: a kill never leaves half of one."""
@@ -209,22 +229,24 @@ class Trainer:
 
 def identity(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments that decide the weights."""
-    free = ("work", "out", "checkpoint_steps", "seconds", "workers", "threads", "n", "device")
+    free = ("work", "out", "checkpoint_steps", "seconds", "workers", "threads", "n", "device",
+            "look_steps", "look_prompts")  # fmt: skip
     return {k: v for k, v in vars(args).items() if k not in free}
 
 
-def judge(model: VideoModel, prompts: Sequence[str], seed: int, steps: int = 20) -> list[Verdict]:
-    """Dense clips of prompts, checked against them."""
+def draw(model: VideoModel, prompts: Sequence[str], seed: int, steps: int = 20) -> list[Any]:
+    """Dense clips of prompts, each from a noise of its own."""
     seeds = [derive_seed("evaluation", seed, prompt) for prompt in prompts]
-    clips = SmallSampler(model.eval(), steps).sample(list(prompts), seeds)
-    return [check(clip, prompt) for clip, prompt in zip(clips, prompts, strict=True)]
+    return SmallSampler(model.eval(), steps).sample(list(prompts), seeds)
 
 
 def figures(model: VideoModel, n: int, seed: int) -> list[dict[str, Any]]:
     """Rates of the facets on prompts of trained and of held-out combinations."""
     rows = []
     for name, unseen in (("trained combinations", False), ("held-out combinations", True)):
-        verdicts = judge(model, ordinary_prompts(n, seed, unseen=unseen), seed)
+        prompts = ordinary_prompts(n, seed + 1, unseen=unseen)  # not those of the looks
+        clips = draw(model, prompts, seed)
+        verdicts = [check(clip, prompt) for clip, prompt in zip(clips, prompts, strict=True)]
         facets = ("everything", *verdicts[0].facets)
         for facet in facets:
             good = sum(
@@ -288,7 +310,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--seconds", type=float, default=0.0, help="end this sitting after so long")
     p.add_argument("--log-steps", type=int, default=20)
     p.add_argument("--checkpoint-steps", type=int, default=100)
-    p.add_argument("--n", type=int, default=200, help="prompts of each evaluation")
+    p.add_argument("--n", type=int, default=100, help="prompts of each evaluation")
+    p.add_argument("--look-steps", type=int, default=1000, help="0: never draw while training")
+    p.add_argument("--look-prompts", type=int, default=16)
     return p.parse_args(argv)
 
 

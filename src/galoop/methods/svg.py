@@ -252,12 +252,14 @@ def to_temporal(tokens: torch.Tensor, shape: VideoShape) -> torch.Tensor:
 
 def band_plan(kinds: torch.Tensor, mask: BandMask) -> Plan:
     """The plan of heads that are spatial (0) or temporal (1): int [B·H]."""
-    groups = []
-    for kind, order in ((SPATIAL, None), (TEMPORAL, temporal_order(mask.shape))):
-        members = (kinds == kind).nonzero()[:, 0]
-        if len(members):
-            groups.append(HeadGroup(members, mask, order))
-    return Plan(tuple(groups))
+    import torch
+
+    order: torch.Tensor | None = None
+    if bool((kinds == TEMPORAL).any()):
+        # one group for both kinds: each tile is then one call for all heads
+        layouts = torch.stack([torch.arange(mask.shape.video), temporal_order(mask.shape)])
+        order = layouts.to(kinds.device)[kinds]
+    return Plan((HeadGroup(torch.arange(len(kinds), device=kinds.device), mask, order),))
 
 
 def choose_kinds(
@@ -283,18 +285,18 @@ def choose_kinds(
         [B, H].
     """
     import torch
+    import torch.nn.functional as F
 
     rows = rows.to(query.device)
     keys = torch.arange(mask.shape.length, device=query.device)
     # float32: in half precision the errors that are compared drown in rounding
-    logits = query[:, :, rows].float() @ key.float().transpose(-1, -2) / query.shape[-1] ** 0.5
-    if valid is not None:
-        logits = logits.masked_fill(~valid[:, None, None, :], -math.inf)
-    values = value.float()
-    dense = logits.softmax(-1) @ values
+    sampled, key, value = query[:, :, rows].float(), key.float(), value.float()
+    seen = None if valid is None else valid[:, None, None, :]
+    dense = F.scaled_dot_product_attention(sampled, key, value, attn_mask=seen)
     errors = []
     for place in (lambda tokens: tokens, lambda tokens: to_temporal(tokens, mask.shape)):
         allowed = mask.allowed(0, place(rows)[:, None], place(keys)[None, :])
-        masked = logits.masked_fill(~allowed, -math.inf).softmax(-1) @ values
+        allowed = allowed if seen is None else allowed & seen
+        masked = F.scaled_dot_product_attention(sampled, key, value, attn_mask=allowed)
         errors.append((masked - dense).square().mean((-1, -2)))
     return (errors[TEMPORAL] < errors[SPATIAL]).long()

@@ -226,8 +226,8 @@ class HeadGroup:
     mask : Mask
         In layout coordinates.
     order : Tensor of int or None
-        [V], the video token that stands at each place of the layout; None leaves them as they are.
-        Text tokens never move.
+        [V], or [N, V] where heads differ: the video token that stands at each place of the layout;
+        None leaves them as they are. Text tokens never move.
     """
 
     members: torch.Tensor
@@ -267,12 +267,20 @@ def check_plan(plan: Plan, heads: int, shape: VideoShape) -> None:
     for group in plan.groups:
         if group.mask.shape != shape:
             raise UsageError(f"a mask is made for {group.mask.shape}, the clip is {shape}")
-        if group.order is not None and not torch.equal(
-            group.order.sort().values.cpu(), torch.arange(shape.video)
-        ):
-            raise UsageError(f"a layout is no permutation of the {shape.video} video tokens")
+        _check_order(group.order, len(group.members), shape.video)
         if isinstance(group.mask, BlockMask):
             _check_blocks(group.mask, len(group.members))
+
+
+def _check_order(order: torch.Tensor | None, members: int, video: int) -> None:
+    import torch
+
+    if order is None:
+        return
+    tokens = torch.arange(video, device=order.device)
+    right = tuple(order.shape) in ((video,), (members, video))
+    if not right or not bool((order.sort(-1).values == tokens).all()):
+        raise UsageError(f"a layout is no permutation of the {video} video tokens")
 
 
 def _check_blocks(mask: BlockMask, members: int) -> None:
@@ -371,7 +379,8 @@ def _whole_order(order: Any, shape: VideoShape, device: Any) -> torch.Tensor | N
     if order is None:
         return None
     text = torch.arange(shape.video, shape.length, device=device)
-    return torch.cat([order.to(device), text])
+    order = order.to(device)
+    return torch.cat([order, text.expand(*order.shape[:-1], -1)], dim=-1)
 
 
 def _attend_rows(q: Any, k: Any, v: Any, mask: Any, keep: Any, rows: tuple[int, int]) -> Any:
@@ -383,7 +392,11 @@ def _attend_rows(q: Any, k: Any, v: Any, mask: Any, keep: Any, rows: tuple[int, 
     columns = mask.columns(start, stop, q.device)
     inside = columns.clamp(min=0)
     if columns.ndim == 1:
-        keys, values = k[:, inside], v[:, inside]
+        first, size = int(columns[0]), len(columns)
+        if int(columns[-1]) - first + 1 == size:  # one stretch: nothing to copy
+            keys, values = k[:, first : first + size], v[:, first : first + size]
+        else:
+            keys, values = k[:, inside], v[:, inside]
         queries = torch.arange(start, stop, device=q.device)
         allowed = mask.allowed(0, queries[:, None], columns[None, :])[None]
         kept = None if keep is None else keep[:, None, inside]
@@ -394,6 +407,9 @@ def _attend_rows(q: Any, k: Any, v: Any, mask: Any, keep: Any, rows: tuple[int, 
         kept = None if keep is None else keep[member, inside][:, None, :]
     if kept is not None:
         allowed = allowed & kept
-    if bool(allowed.all()):
-        return F.scaled_dot_product_attention(q[:, start:stop], keys, values)
-    return F.scaled_dot_product_attention(q[:, start:stop], keys, values, attn_mask=allowed)
+    mask = None if bool(allowed.all()) else allowed[None]
+    # four dimensions: with three, PyTorch's CPU kernel is a slow one
+    found = F.scaled_dot_product_attention(
+        q[None, :, start:stop], keys[None], values[None], attn_mask=mask
+    )
+    return found[0]

@@ -23,6 +23,7 @@ from galoop.methods.svg import (
     widest_band,
 )
 from galoop.methods.video_baselines import FixedPattern, TopKBlocks, block_means, blocks_to_keep
+from galoop.methods.video_compute import attend
 from galoop.methods.video_plan import (
     BandMask,
     BlockMask,
@@ -30,7 +31,6 @@ from galoop.methods.video_plan import (
     Plan,
     VideoShape,
     all_pairs,
-    attend,
     check_plan,
     selected_pairs,
 )

@@ -1,5 +1,7 @@
 """Put a sparse attention into diffusers' Wan and HunyuanVideo transformers, and take it out again.
 
+::
+
     with sparse_attention(pipeline, SVG(0.3)) as meter:
         clip = pipeline(prompt, generator=torch.Generator().manual_seed(0)).frames
     meter.density
@@ -17,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from galoop.errors import UsageError
 from galoop.methods.svg import Call
+from galoop.methods.video_compute import attend
 from galoop.methods.video_plan import (
     Plan,
     VideoShape,
     all_pairs,
-    attend,
     check_plan,
     selected_pairs,
 )

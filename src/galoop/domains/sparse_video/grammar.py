@@ -99,16 +99,7 @@ class PromptGrammar(GrammarProposer[OpenScene]):
         """One or two things with some words fixed; most effects off."""
         rng = context.rng
         number = int(self.pick("things", ("1", "2"), context))
-        things = tuple(
-            OpenThing(
-                *(
-                    self.pick(slot, SLOTS[slot], context) if rng.random() < 0.5 else OPEN
-                    for slot in SLOTS
-                ),
-                2 if rng.random() < 0.25 else 1,
-            )
-            for _ in range(number)
-        )
+        things = tuple(self._thing(context) for _ in range(number))
         ground = {
             slot: self.pick(slot, options, context) if rng.random() < 0.5 else rest
             for (slot, options), rest in zip(GROUND.items(), (OPEN, "", ""), strict=True)
@@ -117,6 +108,13 @@ class PromptGrammar(GrammarProposer[OpenScene]):
             extra for extra in EXTRAS if self.pick(extra, ("off", "on"), context) == "on"
         )
         return normalise(OpenScene(things, extras=extras if rng.random() < 0.5 else (), **ground))
+
+    def _thing(self, context: MoveContext[OpenScene]) -> OpenThing:
+        words = {
+            slot: self.pick(slot, options, context) if context.rng.random() < 0.5 else OPEN
+            for slot, options in SLOTS.items()
+        }
+        return OpenThing(**words, count=2 if context.rng.random() < 0.25 else 1)
 
     def render(self, tree: OpenScene, note: str) -> Candidate:
         """A plain prompt where nothing is open, else a program."""
@@ -229,7 +227,7 @@ def changed(before: OpenScene, after: OpenScene) -> OpenScene | None:
 
 def normalise(tree: OpenScene) -> OpenScene:
     """The nearest scene that the language can say: colours differ, and the things fit."""
-    things = []
+    things: list[OpenThing] = []
     for thing in tree.things[:2]:
         left = 3 - sum(other.count for other in things)
         count = min(thing.count, left)

@@ -218,12 +218,15 @@ class PromptProbeBuilder:
         if isinstance(error, Mapping):
             return _from_error(error)
         results = reply.get("results")
-        strings = isinstance(results, list) and all(isinstance(item, str) for item in results)
-        if not strings or len(results) != len(seeds):
+        if (
+            not isinstance(results, list)
+            or len(results) != len(seeds)
+            or not all(isinstance(item, str) for item in results)
+        ):
             return _rejected(
                 Rejection("forged-reply", "the probe's process sent something else than prompts")
             )
-        return list(results)
+        return results
 
     def _call(self, request: Mapping[str, Any]) -> Mapping[str, Any] | PromptProbe:
         """Call a fork; survive a probe that takes the warm parent down with it."""

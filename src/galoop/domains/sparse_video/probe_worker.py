@@ -60,7 +60,7 @@ def _load(source: str) -> Callable[..., Any]:
     prompt = module.__dict__["prompt"]
     if not callable(prompt):
         raise TypeError(f"prompt is a {type(prompt).__name__}, not a function")
-    return prompt  # type: ignore[no-any-return]
+    return prompt
 
 
 def _error(kind: str, message: str, seed: int | None) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def sample_with(
 
 
 def noise(shape: Sequence[int], seeds: Sequence[int]) -> torch.Tensor:
-    """Standard normal noise [N, *shape], each row from its own seed, drawn on the CPU."""
+    """Standard normal noise, N rows of ``shape``, each row from its own seed, drawn on the CPU."""
     import torch
 
     rows = []

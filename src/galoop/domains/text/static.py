@@ -49,19 +49,27 @@ class Rejection:
 
 def check_source(source: str, rules: ProbeRules) -> Rejection | None:
     """Return the first static fault of ``source``, or None."""
+    tree = parse_source(source, rules.max_source_chars, "build")
+    return tree if isinstance(tree, Rejection) else _check_build(tree) or check_nodes(tree)
+
+
+def parse_source(source: str, most_chars: int, function: str) -> ast.Module | Rejection:
+    """The syntax tree of a probe that is to define ``function``, or why there is none."""
     if not isinstance(source, str) or not source.strip():
-        return Rejection("empty", "the probe is empty: write a Python file that defines build")
-    if len(source) > rules.max_source_chars:
+        return Rejection(
+            "empty", f"the probe is empty: write a Python file that defines {function}"
+        )
+    if len(source) > most_chars:
         return Rejection(
             "too-long-source",
-            f"the probe has {len(source)} characters, at most {rules.max_source_chars} are "
+            f"the probe has {len(source)} characters, at most {most_chars} are "
             "allowed: generate the text in code instead of spelling it out",
         )
     try:
         with warnings.catch_warnings():
             # A bad escape in a candidate is no message to our user.
             warnings.simplefilter("ignore")
-            tree = ast.parse(source, filename="probe.py")
+            return ast.parse(source, filename="probe.py")
     except SyntaxError as error:
         where = f" (line {error.lineno})" if error.lineno else ""
         return Rejection(
@@ -72,7 +80,6 @@ def check_source(source: str, rules: ProbeRules) -> Rejection | None:
         return Rejection(
             "syntax", f"the probe does not parse: {error}: write a plain, smaller Python file"
         )
-    return _check_build(tree) or _check_nodes(tree)
 
 
 def _check_build(tree: ast.Module) -> Rejection | None:
@@ -120,7 +127,8 @@ def _own_nodes(function: ast.FunctionDef) -> list[ast.AST]:
     return found
 
 
-def _check_nodes(tree: ast.Module) -> Rejection | None:
+def check_nodes(tree: ast.Module) -> Rejection | None:
+    """The first import, call or attribute that a probe may not use, or None."""
     has_clock = any(
         isinstance(node, ast.Import | ast.ImportFrom) and "datetime" in ast.unparse(node)
         for node in ast.walk(tree)

@@ -1,0 +1,1 @@
+"""Sparse video generation. What is built and what is not: docs/domains/sparse-video.md."""

@@ -19,8 +19,6 @@ from galoop.domains.sparse_video.probe import (
 from galoop.domains.sparse_video.prompts import parse
 from galoop.errors import IsolationError, UsageError
 from galoop.isolation import Limits
-from galoop.proposers.factory import grammar
-from galoop.proposers.protocol import Seat
 from galoop.types import State
 
 PROMPT = "a red circle moving left on a gray background"
@@ -155,8 +153,3 @@ def test_strings_and_programs_are_told_apart() -> None:
     assert is_program("def prompt(rng): return 'x'")
     assert not is_program(PROMPT)
     assert check_program("def prompt(rng): return 'x'") is None
-
-
-def test_the_factory_gives_the_prompt_grammar(tmp_path: Any) -> None:
-    seat = Seat("sparse-video", "probe", 0, None, tmp_path)  # type: ignore[arg-type]
-    assert type(grammar(seat)).__name__ == "PromptGrammar"

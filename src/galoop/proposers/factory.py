@@ -35,10 +35,6 @@ def check(
 
 def grammar(seat: Seat) -> Proposer:
     """Readable programs over a stated space, mutated as syntax trees; needs no model and no key."""
-    if seat.kind == "probe" and seat.domain == "sparse-video":
-        from galoop.domains.sparse_video.grammar import PromptGrammar
-
-        return PromptGrammar(seat.seed)
     if seat.kind == "probe":
         from galoop.proposers.grammar.probes import ProbeGrammar
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,6 +143,16 @@ def test_too_short_a_length_says_what_would_do(suite: Suite) -> None:
     assert suite.build(component, 1, 0, least + 20, count)
     with pytest.raises(UsageError, match="asked for"):
         suite.build(component, 0, 0, 300, count)
+
+
+MODULES = ("leval", "needle", "passkey", "perplexity", "prose", "ruler", "registry")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_each_module_can_be_the_first_to_be_imported(module: str) -> None:
+    code = f"import galoop.suites.{module}"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
 
 
 # -- each suite ----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from galoop.domains.text.choices import letters_score, truth_score
 from galoop.errors import UnknownNameError, UsageError
 from galoop.suites.fitting import largest
-from galoop.suites.ruler.task import stream
+from galoop.suites.material import stream
 from galoop.types import Example, Scoring
 
 _KEYS = ("input", "instructions", "outputs")

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from galoop.errors import UnknownNameError, UsageError
 from galoop.hashing import derive_seed
 from galoop.suites.fitting import largest
+from galoop.suites.material import stream, words
 from galoop.suites.prose import essay_sentences, generated_sentences, proper_name, stretch
-from galoop.suites.ruler.task import stream, words
 from galoop.types import Example
 
 _NAME = re.compile(r"depth(\d+)_length(\d+)")

@@ -14,7 +14,7 @@ from typing import Any
 from galoop.errors import UnknownNameError, UsageError
 from galoop.hashing import derive_seed
 from galoop.suites.fitting import largest
-from galoop.suites.ruler.task import NOISE, stream
+from galoop.suites.material import NOISE, stream
 from galoop.types import Example
 
 _PREAMBLE = (

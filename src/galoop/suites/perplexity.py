@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 
 from galoop.errors import UnknownNameError, UsageError
 from galoop.hashing import derive_seed
+from galoop.suites.material import stream
 from galoop.suites.prose import generated_sentences, read_text, text_files
-from galoop.suites.ruler.task import stream
 from galoop.types import Example
 
 _PIECE = re.compile(r"\s*\S+")

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from galoop.errors import UsageError
-from galoop.suites.ruler.task import words
+from galoop.suites.material import words
 
 _SENTENCE = re.compile(r"[^.!?]*[.!?]+[\"')\]]*\s*|[^.!?]+$")
 #: More of one book is not read: PG19's longest have several million characters.

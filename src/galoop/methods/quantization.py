@@ -173,7 +173,7 @@ def quantise(x: torch.Tensor, grid: Grid) -> Groups:
         return _rounded(x, grid, grid.shrink)
     best = _rounded(x, grid, 1.0)
     least = _error(x, best, grid)
-    for shrink in (0.95, 0.9, 0.85, 0.8, 0.7, 0.6):
+    for shrink in (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3):  # the last ones for one bit
         tried = _rounded(x, grid, shrink)
         error = _error(x, tried, grid)
         better = error < least

@@ -62,6 +62,7 @@ class CodecRunner(Runner):
                 captured.length,
                 8 * numbers,
             )
+            child.close()  # what saw the cache is gone before the other half begins
             encoded = unpack(data)
             audit.check_encoded(encoded)
             measured = audit.measure(encoded, captured)

@@ -102,7 +102,8 @@ def _generation_sentence(item: GenerationReport) -> str:
     if not item.accepted:
         return f"No artifact of round {item.round} was accepted: {item.reason.rstrip('.')}."
     moves = [
-        f"{number(change.old.estimate)} → {number(change.new.estimate)} on {pretty(change.slice)}"
+        f"{number(change.old.estimate)} → {number(change.new.estimate)} on the confirmation set of "
+        f"{pretty(change.slice)} (n = {change.new.n})"
         for change in item.changes
     ]
     gating = [c for c in item.components if c.status != "not gating"]

@@ -40,11 +40,12 @@ class Phase:
     length: int
     target: float = 2.0
     text: TextConfig = field(default_factory=TextConfig)
+    stride: int = 1  # only every so many tokens of the vocabulary (copies)
     prose: float = 0.0  # weight of the loss on the context's own words
     decay: bool = False
 
 
-def curriculum(window: int, scale: float, batch: float = 1.0) -> list[Phase]:
+def curriculum(window: int, vocab: int, scale: float, batch: float = 1.0) -> list[Phase]:
     """Short copies, longer copies, records of random tokens, then text up to the window.
 
     ``window`` counts context and questions. Only the last phase also learns the prose itself:
@@ -60,8 +61,8 @@ def curriculum(window: int, scale: float, batch: float = 1.0) -> list[Phase]:
         )  # fmt: skip
 
     phases = [
-        Phase("copies-32", "copies", 600, 32, 32, 0.90),
-        Phase("copies-96", "copies", 200, 16, 96, 0.93),
+        Phase("copies-32", "copies", 2000, 32, 32, 0.90, stride=max(1, vocab // 1024)),
+        Phase("copies-96", "copies", 400, 16, 96, 0.93),
         Phase("records-96", "records", 200, 24, 96, 0.86),
         Phase("text-64", "text", 400, 20, 64, 0.93, text((2, 4), 4, 6)),
         Phase("text-120", "text", 500, 14, 120, 0.95, text((3, 8), 8, 10)),
@@ -82,7 +83,7 @@ class Trainer:
 
     def __init__(self, args: argparse.Namespace, tokenizer: Tokenizer) -> None:
         self.args, self.tokenizer, self.words = args, tokenizer, load_words()
-        self.phases = curriculum(args.window, args.scale, args.batch_scale)
+        self.phases = curriculum(args.window, args.vocab, args.scale, args.batch_scale)
         self.digits = sorted({i for d in "0123456789" for i in tokenizer.encode(f"{d} {d}").ids})
         self.vocab = tokenizer.get_vocab_size()
         self.model = build_model(
@@ -99,7 +100,8 @@ class Trainer:
         """The batch of this step: a function of seed, phase and step only, so that runs resume."""
         rng = random.Random(f"{self.args.seed}/{self.state['phase']}/{self.state['in_phase']}")
         if phase.kind == "copies":
-            return stack([copy_row(rng, self.vocab, phase.length) for _ in range(phase.size)])
+            rows = range(phase.size)
+            return stack([copy_row(rng, self.vocab, phase.length, phase.stride) for _ in rows])
         if phase.kind == "records" or (not phase.decay and rng.random() < 0.1):
             rows = range(phase.size)
             return stack([record_row(rng, self.vocab, self.digits, phase.length) for _ in rows])

@@ -61,7 +61,7 @@ def curriculum(window: int, vocab: int, scale: float, batch: float = 1.0) -> lis
         )  # fmt: skip
 
     phases = [
-        Phase("copies-32", "copies", 2000, 32, 32, 0.90, stride=max(1, vocab // 1024)),
+        Phase("copies-32", "copies", 1200, 32, 32, 0.90, stride=max(1, vocab // 1024)),
         Phase("copies-96", "copies", 400, 16, 96, 0.93),
         Phase("records-96", "records", 200, 24, 96, 0.86),
         Phase("text-64", "text", 400, 20, 64, 0.93, text((2, 4), 4, 6)),

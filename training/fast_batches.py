@@ -38,15 +38,12 @@ def stack(rows: Sequence[Row]) -> Batch:
     return Batch(ids, mask)
 
 
-def copy_row(rng: random.Random, vocab: int, length: int, stride: int = 1) -> Row:
+def copy_row(rng: random.Random, vocab: int, length: int) -> Row:
     """Random tokens, then segments of 4 to 11 tokens copied from random places of the first half.
-
-    With a stride only every so many tokens of the vocabulary occur: the fewer there are, the
-    sooner their embeddings are good enough for copying to be found at all.
 
     Random places matter: copies at one fixed distance are learned by position and do not transfer.
     """
-    source = [rng.randrange(FIRST_BYTE, vocab, stride) for _ in range(length // 2)]
+    source = [rng.randrange(FIRST_BYTE, vocab) for _ in range(length // 2)]
     ids, mask = list(source), [0] * len(source)
     while len(ids) < length:
         n = rng.randint(4, 11)

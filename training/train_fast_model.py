@@ -49,8 +49,8 @@ def curriculum(window: int, scale: float, batch: float = 1.0) -> list[Phase]:
 
     The steps to copying grow with the vocabulary, since every token has to be seen often enough
     (about 300 with 1,536 tokens; with 4,096 not within 300), and copying learned on a part of the
-    vocabulary did not carry over to the rest. ``window`` counts context and questions. Only the last phase also learns the prose itself:
-    before the model copies, that would be all it learns.
+    vocabulary did not carry over to the rest. ``window`` counts context and questions. Only the
+    last phase also learns the prose itself: before the model copies, that would be all it learns.
     """
     context = window - 40
     half = window // 2 - 16

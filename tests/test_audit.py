@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kvpress.utils import compute_n_kept
 from safetensors.torch import save
@@ -159,6 +159,8 @@ def test_layers_may_keep_different_numbers() -> None:
     assert measure(rebuild(tensors, prefill()), prefill()).per_head == [[10, 10], [3, 3], [10, 10]]
 
 
+@example(length=500, percent=29, shape=(30, 3))
+@example(length=250, percent=29, shape=(3, 2))
 @given(
     length=st.integers(1, 4000),
     percent=st.integers(0, 99),
@@ -174,9 +176,10 @@ def test_what_kvpress_keeps_is_within_the_budget(
     allowed = allowed_entries((layers, heads, length), ratio)
     assert layers * heads * compute_n_kept(length, ratio) <= allowed
     assert full - int(full * ratio) <= allowed  # KVzip: all heads and layers together
-    assert layers * (heads * length - int(heads * length * ratio)) <= allowed + layers - 1
+    # One entry a layer: the rounding, or what a ratio lacks in binary, whichever comes.
+    assert layers * (heads * length - int(heads * length * ratio)) <= allowed + layers
     exact = full * (1 - ratio)
-    assert allowed <= max(exact + 1, layers * heads)  # and no more than a rounding
+    assert allowed <= max(exact + 1 + 1e-6, layers * heads)  # and no more than a rounding
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.25, 0.5, 0.75, 0.9])

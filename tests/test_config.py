@@ -182,7 +182,9 @@ def test_a_users_data_count_by_their_content(tmp_path: Path) -> None:
 def test_manifest_holds_everything_but_the_free_knobs() -> None:
     keys = set(load(None).manifest())
     free = {knob.key for knob in knobs() if knob.free}
-    free |= {"artifact.density", "artifact.extension", "artifact.bits"}  # other domains'
+    own = set(plugins.load("domains", load(None).domain).budget_keys)
+    budgets = [set(plugins.load("domains", n).budget_keys) for n in plugins.names("domains")]
+    free |= {f"artifact.{key}" for key in set().union(*budgets) - own}  # other domains'
     # A user's data take part where they are given, by their content.
     data = {knob.key for knob in knobs() if knob.section == "data"}
     assert keys == {"schema"} | {knob.key for knob in knobs()} - free - data

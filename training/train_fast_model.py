@@ -47,8 +47,10 @@ class Phase:
 def curriculum(window: int, scale: float, batch: float = 1.0) -> list[Phase]:
     """Short copies, longer copies, records of random tokens, then text up to the window.
 
-    ``window`` counts context and questions. Only the last phase also learns the prose itself:
-    before the model copies, that would be all it learns.
+    The steps to copying grow with the vocabulary, since every token has to be seen often enough
+    (about 300 with 1,536 tokens; with 4,096 not within 300), and copying learned on a part of the
+    vocabulary did not carry over to the rest. ``window`` counts context and questions. Only the
+    last phase also learns the prose itself: before the model copies, that would be all it learns.
     """
     context = window - 40
     half = window // 2 - 16
@@ -60,8 +62,8 @@ def curriculum(window: int, scale: float, batch: float = 1.0) -> list[Phase]:
         )  # fmt: skip
 
     phases = [
-        Phase("copies-32", "copies", 600, 32, 32, 0.90),
-        Phase("copies-96", "copies", 200, 16, 96, 0.93),
+        Phase("copies-32", "copies", 2000, 32, 32, 0.90),
+        Phase("copies-96", "copies", 400, 16, 96, 0.93),
         Phase("records-96", "records", 200, 24, 96, 0.86),
         Phase("text-64", "text", 400, 20, 64, 0.93, text((2, 4), 4, 6)),
         Phase("text-120", "text", 500, 14, 120, 0.95, text((3, 8), 8, 10)),
@@ -99,7 +101,8 @@ class Trainer:
         """The batch of this step: a function of seed, phase and step only, so that runs resume."""
         rng = random.Random(f"{self.args.seed}/{self.state['phase']}/{self.state['in_phase']}")
         if phase.kind == "copies":
-            return stack([copy_row(rng, self.vocab, phase.length) for _ in range(phase.size)])
+            rows = range(phase.size)
+            return stack([copy_row(rng, self.vocab, phase.length) for _ in rows])
         if phase.kind == "records" or (not phase.decay and rng.random() < 0.1):
             rows = range(phase.size)
             return stack([record_row(rng, self.vocab, self.digits, phase.length) for _ in rows])
@@ -345,7 +348,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--work", type=Path, default=root / "build/fast-model", help="checkpoints")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--window", type=int, default=512, help="native window, in tokens")
-    p.add_argument("--vocab", type=int, default=4096)
+    p.add_argument("--vocab", type=int, default=2048)
     p.add_argument("--width", type=int, default=160)
     p.add_argument("--layers", type=int, default=3)
     p.add_argument("--heads", type=int, default=8)

@@ -251,7 +251,7 @@ def test_a_component_with_a_fixed_stock_is_looked_at_as_far_as_it_goes(
     looking: dict[str, int],
 ) -> None:
     # A wide margin: else a great loss on the first component would end the look there.
-    regression, session, _ = made(PARENT, **looking, gate__delta=0.4)
+    regression, session, _ = made(PARENT, **looking, gate__delta=0.5)
     whole = FakeSession.suite_examples
     session.suite_examples = (
         lambda suite, component, n, seed: (  # type: ignore[method-assign]
@@ -262,7 +262,7 @@ def test_a_component_with_a_fixed_stock_is_looked_at_as_far_as_it_goes(
     first = regression.look(system, "s", Meter())
     assert set(first.losses) == {"fake/easy", "fake/mid"}
     for name, part in regression._looked_at:
-        part = part[: 12 if first.loss > 0.4 else 36]
+        part = part[: 12 if first.loss > 0.5 else 36]
         ours = [fake.solves([1.0, 0.5, 0.4], e) for e in part]
         old = [fake.solves(fake.artifact_spec(PARENT)["skills"], e) for e in part]
         assert first.losses[name] == pytest.approx((sum(old) - sum(ours)) / len(part))

@@ -137,7 +137,8 @@ class SmallSampler:
         import torch
         from diffusers import FlowMatchEulerDiscreteScheduler
 
-        scheduler = FlowMatchEulerDiscreteScheduler(shift=self.shift)
+        # Any: diffusers sets the attributes of its schedulers at run time.
+        scheduler: Any = FlowMatchEulerDiscreteScheduler(shift=self.shift)
         scheduler.set_timesteps(self.steps)
         words, blank = self.model.encode(prompts), self.model.encode([""] * len(prompts))
         sample = noise((3, FRAMES, HEIGHT, WIDTH), seeds).to(words.device)

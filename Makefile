@@ -25,11 +25,11 @@ help:  ## Show this list
 	@touch $@
 
 .make-dev: .make-install
-	$(PIP) -q -e '.[dev,llm,openevolve,video]'
+	$(PIP) -q -e '.[dev,llm,openevolve,quantized,video]'
 	@touch $@
 
 .make-docs: .make-dev
-	$(PIP) -q -e '.[dev,docs,llm,openevolve,video]'
+	$(PIP) -q -e '.[dev,docs,llm,openevolve,quantized,video]'
 	@touch $@
 
 setup: .make-install  ## Create .venv and install galoop into it

@@ -23,9 +23,9 @@ HEADER = 8
 class Shape:
     """What is known of a cache without looking into it.
 
-    ``layers``, ``heads``, ``length`` and ``dim`` count decoder layers, KV heads, tokens and channels
-    of a head; ``cos`` and ``sin``, shape (length, rotary channels), are the model's rotary tables for
-    these tokens, float32.
+    ``layers``, ``heads``, ``length`` and ``dim`` count decoder layers, KV heads, tokens and
+    channels of a head; ``cos`` and ``sin``, shape (length, rotary channels), are the model's
+    rotary tables for these tokens, float32.
     """
 
     layers: int

@@ -15,7 +15,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from galoop.domains.kv_compression.artifacts import load_press, materialise
 from galoop.domains.kv_compression.grammar import SPACE, PressGrammar
-from galoop.domains.kv_compression.grammar.moves import Chooser, reserve_share
+from galoop.domains.kv_compression.grammar.moves import reserve_share
 from galoop.domains.kv_compression.grammar.render import render, revive, source
 from galoop.domains.kv_compression.grammar.tree import (
     COMBINES,
@@ -28,6 +28,7 @@ from galoop.domains.kv_compression.grammar.tree import (
     normalise,
 )
 from galoop.domains.kv_compression.replay_modes import execution_mode
+from galoop.proposers.grammar.signals.moves import Chooser
 from galoop.proposers.protocol import Evaluated, Proposer, Request, Task
 from galoop.types import Candidate, Feedback, State
 

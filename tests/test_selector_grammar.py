@@ -14,7 +14,7 @@ import torch
 from galoop.domains.sparse_decoding import scores
 from galoop.domains.sparse_decoding.artifacts import materialise
 from galoop.domains.sparse_decoding.grammar import SPACE, SelectorGrammar
-from galoop.domains.sparse_decoding.grammar.moves import MOVES, Chooser, cross, new_program
+from galoop.domains.sparse_decoding.grammar.moves import MOVES, cross, new_program
 from galoop.domains.sparse_decoding.grammar.render import render, revive, wrappable
 from galoop.domains.sparse_decoding.grammar.tree import (
     BY_QUERY,
@@ -26,6 +26,7 @@ from galoop.domains.sparse_decoding.grammar.tree import (
 )
 from galoop.domains.sparse_decoding.worker import load_selector
 from galoop.methods.selection import Step, budget
+from galoop.proposers.grammar.signals.moves import Chooser
 from galoop.proposers.protocol import Evaluated, Proposer, Request, Task
 from galoop.types import Candidate, Feedback, State
 from presses import one_thread

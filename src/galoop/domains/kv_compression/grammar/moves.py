@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -25,60 +24,29 @@ from galoop.domains.kv_compression.grammar.tree import (
     WIDTHS,
     Program,
     Signal,
-    Value,
     normalise,
 )
+from galoop.proposers.grammar.signals.moves import (
+    Chooser,
+    SignalMoves,
+    inserted,
+    remove_signal,
+    swap,
+)
+
+_SHARED = SignalMoves(SIGNALS, TRANSFORMS, COMBINES, POOLS, WIDTHS, WEIGHTS)
 
 
-class Chooser:
-    """Draws options by slot: what was learned of a slot may tilt the draw.
-
-    Parameters
-    ----------
-    rng : random.Random
-    pick : callable (slot, options) -> option
-    base : str
-        Source of the press that may be wrapped; "" for none.
-    """
-
-    def __init__(
-        self, rng: random.Random, pick: Callable[[str, Sequence[str]], str], base: str = ""
-    ) -> None:
-        self.rng = rng
-        self.base = base
-        self._pick = pick
-
-    def draw(self, slot: str, options: Sequence[Value]) -> Value:
-        """One of ``options``; they are told apart by their ``repr``."""
-        by_name = {repr(option): option for option in options}
-        return by_name[self._pick(slot, list(by_name))]
-
-    def text(self, slot: str, options: Sequence[str]) -> str:
-        """One of several texts."""
-        return str(self.draw(slot, options))
-
-    def number(self, slot: str, options: Sequence[int | float]) -> float:
-        """One of several numbers."""
-        return float(self.draw(slot, options))
-
-    def whole(self, slot: str, options: Sequence[int]) -> int:
-        """One of several whole numbers."""
-        return int(self.draw(slot, options))
-
-    def other(self, slot: str, options: Sequence[Value], current: Value) -> Value:
-        """One of ``options`` that is not the current one."""
-        return self.draw(slot, [o for o in options if o != current])
-
-    def signal_names(self) -> list[str]:
-        """The signals that can be used now."""
-        return [name for name in SIGNALS if name != BASE or self.base]
+def signal_names(choose: Chooser) -> list[str]:
+    """The signals that can be used now."""
+    return [name for name in SIGNALS if name != BASE or choose.base]
 
 
 def new_signal(choose: Chooser, avoid: Sequence[str] = ()) -> Signal:
     """A signal with random options; one that is not in ``avoid`` where possible."""
-    names = [n for n in choose.signal_names() if n not in avoid] or choose.signal_names()
+    names = [n for n in signal_names(choose) if n not in avoid] or signal_names(choose)
     name = choose.text("signal", names)
-    options = tuple((k, choose.draw(f"{name}.{k}", v)) for k, v in SIGNALS[name].items())
+    options = _SHARED.options(name, choose)
     odds = 0.5 if name in EITHER_SIGN else 0.1
     pool = choose.text("signal pool", POOLS) if choose.rng.random() < 0.5 else "none"
     return Signal(
@@ -99,7 +67,7 @@ def plain_program(choose: Chooser, signals: Sequence[str]) -> Program:
     """
     made = tuple(
         replace(
-            new_signal(choose, [n for n in choose.signal_names() if n != name]),
+            new_signal(choose, [n for n in signal_names(choose) if n != name]),
             sign=1,
             transform="zscore",
         )
@@ -161,52 +129,25 @@ def add_signal(program: Program, choose: Chooser) -> Program | None:
     if len(program.signals) >= MAX_SIGNALS:
         return None
     new = new_signal(choose, [s.name for s in program.signals])
-    at = choose.rng.randrange(len(program.signals) + 1)
-    signals = (*program.signals[:at], new, *program.signals[at:])
+    signals = inserted(program, new, choose)
     combine = program.combine
     if len(program.signals) == 1:
         combine = choose.text("combine", COMBINES)
     return replace(program, signals=signals, combine=combine, base=program.base or choose.base)
 
 
-def remove_signal(program: Program, choose: Chooser) -> Program | None:
-    """One signal less."""
-    if len(program.signals) < 2:
-        return None
-    at = choose.rng.randrange(len(program.signals))
-    return replace(program, signals=program.signals[:at] + program.signals[at + 1 :])
-
-
 def replace_signal(program: Program, choose: Chooser) -> Program:
     """Another signal in the place of one; it keeps the weight."""
     old = choose.rng.choice(program.signals)
     new = new_signal(choose, [s.name for s in program.signals])
-    changed = _swap(program, old, replace(new, weight=old.weight))
+    changed = swap(program, old, replace(new, weight=old.weight))
     return replace(changed, base=program.base or choose.base)
-
-
-def change_option(program: Program, choose: Chooser) -> Program | None:
-    """Another option of one signal: its source, its neighbourhood, its window, …."""
-    open_ = [(s, key) for s in program.signals for key, _ in s.options]
-    if not open_:
-        return None
-    signal, key = choose.rng.choice(open_)
-    space = SIGNALS[signal.name][key]
-    value = choose.other(f"{signal.name}.{key}", space, dict(signal.options)[key])
-    return _swap(program, signal, signal.with_option(key, value))
 
 
 def flip_sign(program: Program, choose: Chooser) -> Program:
     """Keep what a signal would drop."""
     old = choose.rng.choice(program.signals)
-    return _swap(program, old, replace(old, sign=-old.sign))
-
-
-def change_transform(program: Program, choose: Chooser) -> Program:
-    """Another normalisation of one signal."""
-    old = choose.rng.choice(program.signals)
-    new = choose.other("transform", TRANSFORMS, old.transform)
-    return _swap(program, old, replace(old, transform=str(new)))
+    return swap(program, old, replace(old, sign=-old.sign))
 
 
 def pool_signal(program: Program, choose: Chooser) -> Program:
@@ -214,13 +155,7 @@ def pool_signal(program: Program, choose: Chooser) -> Program:
     old = choose.rng.choice(program.signals)
     pool = choose.text("signal pool", POOLS)
     width = choose.whole("signal width", WIDTHS)
-    return _swap(program, old, replace(old, pool=pool, width=width))
-
-
-def pool_score(program: Program, choose: Chooser) -> Program:
-    """Another pooling of the combined score."""
-    pool, width = choose.text("pool", POOLS), choose.whole("width", WIDTHS)
-    return replace(program, pool=pool, width=width)
+    return swap(program, old, replace(old, pool=pool, width=width))
 
 
 def step_width(program: Program, choose: Chooser) -> Program | None:
@@ -238,11 +173,7 @@ def change_weight(program: Program, choose: Chooser) -> Program | None:
     if program.combine == "two_stage":
         fraction = choose.other("fraction", FRACTIONS, program.fraction)
         return replace(program, fraction=float(fraction))
-    if program.combine != "sum" or len(program.signals) < 2:
-        return None
-    old = choose.rng.choice(program.signals)
-    weight = choose.other("weight", WEIGHTS, old.weight)
-    return _swap(program, old, replace(old, weight=float(weight)))
+    return _SHARED.change_weight(program, choose)
 
 
 def reserve_share(program: Program, choose: Chooser) -> Program | None:
@@ -264,13 +195,6 @@ def reserve_share(program: Program, choose: Chooser) -> Program | None:
     signals = (replace(own, sign=1), *others)
     changed = replace(program, signals=signals, combine="two_stage", fraction=float(fraction))
     return replace(changed, base=base)
-
-
-def change_combination(program: Program, choose: Chooser) -> Program | None:
-    """Another way to combine the signals."""
-    if len(program.signals) < 2:
-        return None
-    return replace(program, combine=str(choose.other("combine", COMBINES, program.combine)))
 
 
 def change_grain(program: Program, choose: Chooser) -> Program:
@@ -319,24 +243,19 @@ def cross(program: Program, partner: Program, choose: Chooser) -> Program:
     )
 
 
-def _swap(program: Program, old: Signal, new: Signal) -> Program:
-    at = program.signals.index(old)
-    return replace(program, signals=(*program.signals[:at], new, *program.signals[at + 1 :]))
-
-
 #: The moves by name. ``cross`` needs a partner and is added by the proposer.
 MOVES: dict[str, Callable[[Program, Chooser], Program | None]] = {
     "add a signal": add_signal,
     "remove a signal": remove_signal,
     "replace a signal": replace_signal,
-    "change an option": change_option,
+    "change an option": _SHARED.change_option,
     "flip a sign": flip_sign,
-    "change a transform": change_transform,
+    "change a transform": _SHARED.change_transform,
     "pool a signal": pool_signal,
-    "pool the score": pool_score,
+    "pool the score": _SHARED.change_pool,
     "step the width": step_width,
     "change a weight": change_weight,
-    "change the combination": change_combination,
+    "change the combination": _SHARED.change_combination,
     "reserve a share for the start": reserve_share,
     "change the grain": change_grain,
     "share the budget otherwise": change_scope,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from galoop.domains.kv_compression.grammar.moves import (
     MOVES,
-    Chooser,
     cross,
     new_program,
     plain_program,
+    signal_names,
 )
 from galoop.domains.kv_compression.grammar.render import render, revive, wrappable
 from galoop.domains.kv_compression.grammar.tree import (
@@ -18,10 +17,9 @@ from galoop.domains.kv_compression.grammar.tree import (
     Program,
     Signal,
     normalise,
-    to_json,
 )
-from galoop.hashing import content_hash
-from galoop.proposers.grammar.engine import GrammarProposer, Move, MoveContext
+from galoop.proposers.grammar.engine import MoveContext
+from galoop.proposers.grammar.signals.search import Language, SignalGrammar
 from galoop.proposers.protocol import Proposal, Request
 from galoop.types import Candidate
 
@@ -58,7 +56,7 @@ Nothing in it reads the question or the answer: the press runs before the questi
 """
 
 
-class PressGrammar(GrammarProposer[Program]):
+class PressGrammar(SignalGrammar[Program]):
     """Proposes press programs (artifact folders).
 
     Parameters
@@ -66,65 +64,41 @@ class PressGrammar(GrammarProposer[Program]):
     seed : int
     """
 
-    def moves(self) -> Mapping[str, Move[Program]]:
-        """The moves by name."""
-        table: dict[str, Move[Program]] = {name: partial(self._moved, name) for name in MOVES}
-        table["cross"] = self._crossed
-        return table
+    language = Language(MOVES, cross, normalise, revive, wrappable)
+    _ratio: float = 0.0
 
     def fresh(self, context: MoveContext[Program]) -> Program:
         """A program from nothing; the score of the press it started from may be a part."""
-        choose = self._chooser(context)
+        choose = self.chooser(context)
         if context.rng.random() >= PLAIN:
             return new_program(choose)
         # Each signal has its turn, alone or beside the press that the search started from, before
         # any comes again; then pairs of what paid.
-        unseen = [n for n in choose.signal_names() if n != BASE and f"use {n}" not in self.choices]
+        unseen = [n for n in signal_names(choose) if n != BASE and f"use {n}" not in self.choices]
         if unseen:
             beside = [BASE] if choose.base and context.rng.random() < BESIDE else []
             return plain_program(choose, [*beside, context.rng.choice(unseen)])
-        first = choose.text("signal", choose.signal_names())
-        rest = [n for n in choose.signal_names() if n != first]
+        first = choose.text("signal", signal_names(choose))
+        rest = [n for n in signal_names(choose) if n != first]
         return plain_program(choose, [first, choose.text("signal", rest)])
 
     def render(self, tree: Program, note: str) -> Candidate:
         """The artifact folder of a tree."""
         return render(tree, self._ratio, note)
 
-    def identity(self, tree: Program) -> str:
-        """Equal for equal programs."""
-        return content_hash([to_json(tree), tree.base])
-
     def features(self, tree: Program) -> Mapping[str, str]:
         """The choices to learn about. Presence of a signal is a slot of its own."""
         found = {
+            **super().features(tree),
             "count": repr(len(tree.signals)),
-            "pool": repr(tree.pool),
             "grain": repr(tree.grain),
             "scope": repr(tree.scope),
             "first": repr(tree.first),
             "last": repr(tree.last),
         }
-        if len(tree.signals) > 1:
-            found["combine"] = repr(tree.combine)
         if tree.pool != "none":
             found["width"] = repr(tree.width)
-        for signal in tree.signals:
-            found[f"use {signal.name}"] = "yes"
-            found["transform"] = repr(signal.transform)
-            found.update({f"{signal.name}.{k}": repr(v) for k, v in signal.options})
         return found
-
-    def choice_weights(self, slot: str, context: MoveContext[Program]) -> Mapping[str, float]:
-        """Signals are weighted by what programs that used them were worth."""
-        if slot != "signal":
-            return {}
-        weights = {}
-        for name, bandit in self.choices.items():
-            if name.startswith("use "):
-                # squared: a signal shares the credit of those that it appeared with
-                weights[repr(name.removeprefix("use "))] = (2.0 * bandit.mean("yes")) ** 2
-        return weights
 
     def revive(self, candidate: Candidate) -> Program | None:
         """A tree that some press grammar wrote, or a one-file press wrapped as the only signal."""
@@ -137,32 +111,7 @@ class PressGrammar(GrammarProposer[Program]):
         plain = Signal(BASE, transform="none")
         return normalise(Program(signals=(plain,), first=0, last=0, base=base))
 
-    # Requests carry the budget and the press that the search started from.
-
-    _ratio: float = 0.0
-    _base: str | None = None
-
     def propose(self, request: Request) -> Proposal:
         """Return a program that was never proposed or evaluated before in this search."""
         self._ratio = float(request.task.budget.get("compression_ratio", 0.0))
-        started_from = [*request.history[:1], *([request.parent] if request.parent else [])]
-        if self._base is None and started_from:
-            first = started_from[0].candidate
-            own = revive(first)
-            self._base = own.base if own is not None else wrappable(first)
         return super().propose(request)
-
-    def _chooser(self, context: MoveContext[Program]) -> Chooser:
-        return Chooser(
-            context.rng, lambda slot, options: self.pick(slot, options, context), self._base or ""
-        )
-
-    def _moved(self, name: str, tree: Program, context: MoveContext[Program]) -> Program | None:
-        changed = MOVES[name](tree, self._chooser(context))
-        return None if changed is None else normalise(changed)
-
-    def _crossed(self, tree: Program, context: MoveContext[Program]) -> Program | None:
-        partner = context.partner(tree)
-        if partner is None:
-            return None
-        return normalise(cross(tree, partner, self._chooser(context)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 
 from galoop.domains.kv_compression.artifact_spec import MANIFEST, RULES, ArtifactSpec, parse_spec
 from galoop.domains.kv_compression.grammar.tree import (
@@ -12,9 +11,10 @@ from galoop.domains.kv_compression.grammar.tree import (
     Signal,
     from_json,
     summary,
-    to_json,
 )
 from galoop.errors import ArtifactError
+from galoop.proposers.grammar.signals.text import docstring, letters, literal, weighted_sum
+from galoop.proposers.grammar.signals.tree import to_json
 from galoop.types import Candidate
 
 PROGRAM_FILE = "press.py"
@@ -101,7 +101,7 @@ def source(program: Program) -> str:
     stateful = program.scope in ("layers", "consensus")
     lines = [
         _HEADER.format(
-            docstring=_docstring(program),
+            docstring=docstring("A press program", summary(program)),
             field_import=", field" if stateful else "",
             base_import="import base\n" if program.base else "",
         ).rstrip("\n")
@@ -115,13 +115,6 @@ def source(program: Program) -> str:
         lines += ["        self.base.post_init_from_model(model)"]
     lines += _priority(program) + _compress(program)
     return "\n".join(lines) + "\n"
-
-
-def _docstring(program: Program) -> str:
-    text = f'"""A press program: {summary(program)}."""'
-    if len(text) <= 100:
-        return text
-    return '"""A press program.\n\n' + textwrap.fill(summary(program) + ".", 100) + '\n"""'
 
 
 def _field(kind: str, arguments: str) -> list[str]:
@@ -142,7 +135,7 @@ def _across(program: Program) -> str:
 def _priority(program: Program) -> list[str]:
     out = ["", "    def priority(self, layer: signals.Layer, n: int):"]
     out += ['        """Scores (batch, KV heads, tokens); the highest are kept."""']
-    names = [chr(ord("a") + i) for i in range(len(program.signals))]
+    names = letters(program)
     for name, signal in zip(names, program.signals, strict=True):
         out += [f"        {line}" for line in _signal(name, signal)]
     out.append(f"        score = {_combine(program, names)}")
@@ -165,7 +158,7 @@ def _signal(name: str, signal: Signal) -> list[str]:
     if signal.name == BASE:
         call = "signals.press_score(layer, self.base)"
     else:
-        options = "".join(f", {k}={_literal(v)}" for k, v in signal.options)
+        options = "".join(f", {k}={literal(v)}" for k, v in signal.options)
         call = f"signals.{signal.name}(layer{options})"
     lines = [f"{name} = {'-' if signal.sign < 0 else ''}{call}"]
     wrapped = name
@@ -178,8 +171,7 @@ def _signal(name: str, signal: Signal) -> list[str]:
 
 def _combine(program: Program, names: list[str]) -> str:
     if program.combine == "sum":
-        pairs = zip(names, program.signals, strict=True)
-        return " + ".join(n if s.weight == 1.0 else f"{s.weight} * {n}" for n, s in pairs)
+        return weighted_sum(names, program.signals)
     if program.combine == "two_stage":
         rest = " + ".join(names[1:])
         return f"signals.two_stage({names[0]}, {rest}, int(n * {program.fraction}))"
@@ -210,7 +202,3 @@ def _compress(program: Program) -> list[str]:
         '    """The entry point of the artifact."""',
         "    return ProgramPress(compression_ratio=compression_ratio)",
     ]
-
-
-def _literal(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -5,14 +5,12 @@ A program is: signals -> transform and pool each -> combine -> pool -> grain -> 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from galoop.hashing import canonical_json
-
-Value = str | int | float | bool
+from galoop.proposers.grammar.signals import tree
+from galoop.proposers.grammar.signals.text import signed
+from galoop.proposers.grammar.signals.tree import SignalProgram, Value, parse, settle
 
 #: Signals with their options, in the words of :mod:`galoop.domains.kv_compression.signals`.
 SIGNALS: Mapping[str, Mapping[str, tuple[Value, ...]]] = {
@@ -71,25 +69,15 @@ MAX_SIGNALS = 4
 
 
 @dataclass(frozen=True)
-class Signal:
-    """One signal and what is done to it before it is combined."""
+class Signal(tree.Signal):
+    """One signal and what is done to it before it is combined; it has a pooling of its own."""
 
-    name: str
-    options: tuple[tuple[str, Value], ...] = ()
-    sign: int = 1
-    transform: str = "zscore"
     pool: str = "none"
     width: int = 3
-    weight: float = 1.0
-
-    def with_option(self, key: str, value: Value) -> Signal:
-        """The same signal with one option changed."""
-        pairs = tuple((k, value if k == key else v) for k, v in self.options)
-        return replace(self, options=pairs)
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(SignalProgram[Signal]):
     """A press program.
 
     Attributes
@@ -110,11 +98,6 @@ class Program:
         Source of the wrapped press, "" when ``base_score`` is not among the signals.
     """
 
-    signals: tuple[Signal, ...]
-    combine: str = "sum"
-    fraction: float = 0.5
-    pool: str = "none"
-    width: int = 3
     grain: str = "tokens"
     grain_size: float = 0.0
     grain_source: str = "keys_pre"
@@ -123,26 +106,17 @@ class Program:
     scope: str = "head"
     floor: float = 0.2
     slope: float = 0.0
-    base: str = ""
 
 
 def normalise(program: Program) -> Program:
     """Set what has no effect to a fixed value, so that equal programs are equal trees."""
     signals = tuple(_normalise_signal(s) for s in program.signals)
-    single = len(signals) == 1
-    combine = "sum" if single else program.combine
-    if single or combine != "sum":
-        signals = tuple(replace(s, weight=1.0) for s in signals)
-    if combine not in ("interleave", "two_stage"):
-        signals = tuple(sorted(signals, key=lambda s: canonical_json(asdict(s))))
+    program = settle(replace(program, signals=signals), ordered=("interleave", "two_stage"))
     sized = program.grain != "tokens"
     uses_base = any(s.name == BASE for s in signals)
     return replace(
         program,
-        signals=signals,
-        combine=combine,
-        fraction=program.fraction if combine == "two_stage" else 0.5,
-        width=program.width if program.pool != "none" else 3,
+        fraction=program.fraction if program.combine == "two_stage" else 0.5,
         grain_size=program.grain_size if sized else 0.0,
         grain_source=program.grain_source if program.grain == "diverse" else "keys_pre",
         floor=program.floor if program.scope in ("heads", "layers") else 0.2,
@@ -155,33 +129,15 @@ def _normalise_signal(signal: Signal) -> Signal:
     return signal if signal.pool != "none" else replace(signal, width=3)
 
 
-def to_json(program: Program) -> str:
-    """Compact JSON of a tree without the wrapped source; the inverse of :func:`from_json`."""
-    data = asdict(program)
-    data.pop("base")
-    data["signals"] = [{**asdict(s), "options": dict(s.options)} for s in program.signals]
-    return json.dumps(data, separators=(",", ":"), sort_keys=True)
-
-
 def from_json(text: str, base: str = "") -> Program:
-    """Rebuild a tree.
+    """Rebuild a normalised tree from what ``to_json`` gave.
 
     Raises
     ------
     ValueError, KeyError, TypeError
         When the text is not the JSON of a tree of this space.
     """
-    data: dict[str, Any] = json.loads(text)
-    signals = []
-    for item in data.pop("signals"):
-        space = SIGNALS[item["name"]]
-        options = item.pop("options")
-        if set(options) != set(space) or any(options[k] not in space[k] for k in space):
-            raise ValueError(f"not an option of {item['name']}")
-        signals.append(Signal(options=tuple((k, options[k]) for k in space), **item))
-    if not signals:
-        raise ValueError("a program needs a signal")
-    return normalise(Program(signals=tuple(signals), base=base, **data))
+    return normalise(parse(text, base, SIGNALS, Signal, Program))
 
 
 def summary(program: Program) -> str:
@@ -210,6 +166,4 @@ def _signal_words(signal: Signal) -> str:
     words = signal.name.replace("_", " ")
     if options:
         words += f" ({' '.join(options)})"
-    if signal.sign < 0:
-        words = "−" + words
-    return words if signal.weight == 1.0 else f"{signal.weight:g}·{words}"
+    return signed(words, signal)

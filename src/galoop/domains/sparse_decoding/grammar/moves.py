@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -25,55 +24,18 @@ from galoop.domains.sparse_decoding.grammar.tree import (
     WIDTHS,
     Program,
     Signal,
-    Value,
     normalise,
 )
+from galoop.proposers.grammar.signals import moves
+from galoop.proposers.grammar.signals.moves import Chooser, SignalMoves, inserted, swap
 
-
-class Chooser:
-    """Draws options by slot: what was learned of a slot may tilt the draw.
-
-    Parameters
-    ----------
-    rng : random.Random
-    pick : callable (slot, options) -> option
-    base : str
-        Source of the selector that may have a share of the budget; "" for none.
-    """
-
-    def __init__(
-        self, rng: random.Random, pick: Callable[[str, Sequence[str]], str], base: str = ""
-    ) -> None:
-        self.rng = rng
-        self.base = base
-        self._pick = pick
-
-    def draw(self, slot: str, options: Sequence[Value]) -> Value:
-        """One of ``options``; they are told apart by their ``repr``."""
-        by_name = {repr(option): option for option in options}
-        return by_name[self._pick(slot, list(by_name))]
-
-    def text(self, slot: str, options: Sequence[str]) -> str:
-        """One of several texts."""
-        return str(self.draw(slot, options))
-
-    def number(self, slot: str, options: Sequence[int | float]) -> float:
-        """One of several numbers."""
-        return float(self.draw(slot, options))
-
-    def whole(self, slot: str, options: Sequence[int]) -> int:
-        """One of several whole numbers."""
-        return int(self.draw(slot, options))
-
-    def other(self, slot: str, options: Sequence[Value], current: Value) -> Value:
-        """One of ``options`` that is not the current one."""
-        return self.draw(slot, [o for o in options if o != current])
+_SHARED = SignalMoves(SIGNALS, TRANSFORMS, COMBINES, POOLS, WIDTHS, WEIGHTS)
 
 
 def new_signal(choose: Chooser, names: Sequence[str]) -> Signal:
     """One of the named signals with random options."""
     name = choose.text("signal", names)
-    options = tuple((k, choose.draw(f"{name}.{k}", v)) for k, v in SIGNALS[name].items())
+    options = _SHARED.options(name, choose)
     flip = name in EITHER_SIGN and choose.rng.random() < 0.5
     return Signal(
         name,
@@ -133,8 +95,7 @@ def add_signal(program: Program, choose: Chooser) -> Program | None:
         return None
     taken = {s.name for s in program.signals}
     new = new_signal(choose, [n for n in SIGNALS if n not in taken])
-    at = choose.rng.randrange(len(program.signals) + 1)
-    signals = (*program.signals[:at], new, *program.signals[at:])
+    signals = inserted(program, new, choose)
     if len(program.signals) == 1:
         # A single score has no transform that counts; beside another it needs one.
         signals = tuple(replace(s, transform="zscore") if s is not new else s for s in signals)
@@ -144,11 +105,9 @@ def add_signal(program: Program, choose: Chooser) -> Program | None:
 
 def remove_signal(program: Program, choose: Chooser) -> Program | None:
     """One signal less; one that depends on the query stays."""
-    if len(program.signals) < 2:
-        return None
-    at = choose.rng.randrange(len(program.signals))
-    left = program.signals[:at] + program.signals[at + 1 :]
-    return replace(program, signals=left) if any(s.name in BY_QUERY for s in left) else None
+    left = moves.remove_signal(program, choose)
+    kept = left is not None and any(s.name in BY_QUERY for s in left.signals)
+    return left if kept else None
 
 
 def replace_signal(program: Program, choose: Chooser) -> Program:
@@ -158,19 +117,7 @@ def replace_signal(program: Program, choose: Chooser) -> Program:
     free = [n for n in SIGNALS if n not in {s.name for s in program.signals}]
     if not any(s.name in BY_QUERY for s in others):
         free = [n for n in free if n in BY_QUERY]
-    return _swap(program, old, replace(new_signal(choose, free), weight=old.weight))
-
-
-def change_option(program: Program, choose: Chooser) -> Program | None:
-    """Another option of one signal: its dimensions, its pages, its bits, …."""
-    open_ = [(s, key) for s in program.signals for key, _ in s.options]
-    if not open_:
-        return None
-    signal, key = choose.rng.choice(open_)
-    value = choose.other(
-        f"{signal.name}.{key}", SIGNALS[signal.name][key], dict(signal.options)[key]
-    )
-    return _swap(program, signal, signal.with_option(key, value))
+    return swap(program, old, replace(new_signal(choose, free), weight=old.weight))
 
 
 def flip_sign(program: Program, choose: Chooser) -> Program | None:
@@ -179,42 +126,12 @@ def flip_sign(program: Program, choose: Chooser) -> Program | None:
     if not open_:
         return None
     old = choose.rng.choice(open_)
-    return _swap(program, old, replace(old, sign=-old.sign))
-
-
-def change_transform(program: Program, choose: Chooser) -> Program:
-    """Another normalisation of one signal."""
-    old = choose.rng.choice(program.signals)
-    new = choose.other("transform", TRANSFORMS, old.transform)
-    return _swap(program, old, replace(old, transform=str(new)))
-
-
-def change_weight(program: Program, choose: Chooser) -> Program | None:
-    """Another weight of one signal in a sum."""
-    if program.combine != "sum" or len(program.signals) < 2:
-        return None
-    old = choose.rng.choice(program.signals)
-    return _swap(
-        program, old, replace(old, weight=float(choose.other("weight", WEIGHTS, old.weight)))
-    )
-
-
-def change_combination(program: Program, choose: Chooser) -> Program | None:
-    """Another way to combine the signals."""
-    if len(program.signals) < 2:
-        return None
-    return replace(program, combine=str(choose.other("combine", COMBINES, program.combine)))
+    return swap(program, old, replace(old, sign=-old.sign))
 
 
 def change_group(program: Program, choose: Chooser) -> Program:
     """Another way to serve the query heads of a KV head."""
     return replace(program, group=str(choose.other("group", GROUPS, program.group)))
-
-
-def change_pool(program: Program, choose: Chooser) -> Program:
-    """Another pooling over neighbours."""
-    pool, width = choose.text("pool", POOLS), choose.whole("width", WIDTHS)
-    return replace(program, pool=pool, width=width)
 
 
 def change_grain(program: Program, choose: Chooser) -> Program:
@@ -274,23 +191,18 @@ def cross(program: Program, partner: Program, choose: Chooser) -> Program:
     )
 
 
-def _swap(program: Program, old: Signal, new: Signal) -> Program:
-    at = program.signals.index(old)
-    return replace(program, signals=(*program.signals[:at], new, *program.signals[at + 1 :]))
-
-
 #: The moves by name. ``cross`` needs a partner and is added by the proposer.
 MOVES: dict[str, Callable[[Program, Chooser], Program | None]] = {
     "add a signal": add_signal,
     "remove a signal": remove_signal,
     "replace a signal": replace_signal,
-    "change an option": change_option,
+    "change an option": _SHARED.change_option,
     "flip a sign": flip_sign,
-    "change a transform": change_transform,
-    "change a weight": change_weight,
-    "change the combination": change_combination,
+    "change a transform": _SHARED.change_transform,
+    "change a weight": _SHARED.change_weight,
+    "change the combination": _SHARED.change_combination,
     "change the group": change_group,
-    "change the pooling": change_pool,
+    "change the pooling": _SHARED.change_pool,
     "change the grain": change_grain,
     "change the windows": change_window,
     "let heads compete": change_scope,

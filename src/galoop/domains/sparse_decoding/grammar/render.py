@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 
 from galoop.domains.sparse_decoding.artifact_spec import (
@@ -17,14 +16,14 @@ from galoop.domains.sparse_decoding.grammar.tree import (
     Signal,
     from_json,
     summary,
-    to_json,
 )
 from galoop.errors import ArtifactError
+from galoop.proposers.grammar.signals.text import WIDTH, docstring, letters, literal, weighted_sum
+from galoop.proposers.grammar.signals.tree import to_json
 from galoop.types import Candidate
 
 PROGRAM_FILE = "selector.py"
 BASE_FILE = "base.py"
-_WIDTH = 100
 
 
 def render(program: Program, budget: Mapping[str, float], note: str) -> Candidate:
@@ -76,13 +75,13 @@ def wrappable(candidate: Candidate) -> str:
 
 def source(program: Program) -> str:
     """The text of ``selector.py``."""
-    names = [chr(ord("a") + i) for i in range(len(program.signals))]
+    names = letters(program)
     made = [
         f"{name.upper()} = {_made(signal)}"
         for name, signal in zip(names, program.signals, strict=True)
     ]
     lines = [
-        _docstring(program),
+        docstring("A selector program", summary(program)),
         "",
         *(["import base", ""] if program.base else []),
         "from galoop.domains.sparse_decoding import scores",
@@ -118,15 +117,8 @@ def source(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _docstring(program: Program) -> str:
-    text = f'"""A selector program: {summary(program)}."""'
-    if len(text) <= _WIDTH:
-        return text
-    return '"""A selector program.\n\n' + textwrap.fill(summary(program) + ".", _WIDTH) + '\n"""'
-
-
 def _made(signal: Signal) -> str:
-    return f"scores.{signal.name}({', '.join(f'{k}={_literal(v)}' for k, v in signal.options)})"
+    return f"scores.{signal.name}({', '.join(f'{k}={literal(v)}' for k, v in signal.options)})"
 
 
 def _body(program: Program, names: list[str]) -> list[str]:
@@ -155,19 +147,14 @@ def _body(program: Program, names: list[str]) -> list[str]:
         out.append('kept = self.base.select(scores.part(index, "base"), step)')
         arguments.append("kept=scores.as_mask(kept, step)")
     call = f"return scores.choose({', '.join(arguments)})"
-    if len(call) <= _WIDTH - 8:
+    if len(call) <= WIDTH - 8:
         return [*out, call]
     return [*out, "return scores.choose(", *(f"    {a}," for a in arguments), ")"]
 
 
 def _combine(program: Program, names: list[str]) -> str:
     if program.combine == "sum":
-        pairs = zip(names, program.signals, strict=True)
-        return " + ".join(n if s.weight == 1.0 else f"{s.weight} * {n}" for n, s in pairs)
+        return weighted_sum(names, program.signals)
     if program.combine == "interleave":
         return f"scores.interleave([{', '.join(names)}], step)"
     return f"scores.maximum([{', '.join(names)}])"
-
-
-def _literal(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)

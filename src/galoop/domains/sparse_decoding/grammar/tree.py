@@ -5,14 +5,12 @@ A program is: signals -> transform each -> combine -> group -> pool -> spread ->
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from galoop.hashing import canonical_json
-
-Value = str | int | float | bool
+from galoop.proposers.grammar.signals.text import signed
+from galoop.proposers.grammar.signals.tree import Signal, SignalProgram, Value, parse, settle
 
 #: Of a head's dimensions; never all of them.
 SHARES = (0.0625, 0.125, 0.25, 0.5)
@@ -51,22 +49,7 @@ MAX_SIGNALS = 3
 
 
 @dataclass(frozen=True)
-class Signal:
-    """One signal and what is done to it before it is combined."""
-
-    name: str
-    options: tuple[tuple[str, Value], ...] = ()
-    sign: int = 1
-    transform: str = "zscore"
-    weight: float = 1.0
-
-    def with_option(self, key: str, value: Value) -> Signal:
-        """The same signal with one option changed."""
-        return replace(self, options=tuple((k, value if k == key else v) for k, v in self.options))
-
-
-@dataclass(frozen=True)
-class Program:
+class Program(SignalProgram[Signal]):
     """A selector program.
 
     Attributes
@@ -92,38 +75,24 @@ class Program:
         budget that is its.
     """
 
-    signals: tuple[Signal, ...]
-    combine: str = "sum"
     group: str = "head"
-    pool: str = "none"
-    width: int = 3
     spread: int = 0
     run: int = 1
     sink: float = 0.05
     recent: float = 0.25
     compete: bool = False
     floor: float = 0.25
-    base: str = ""
-    fraction: float = 0.5
 
 
 def normalise(program: Program) -> Program:
     """Set what has no effect to a fixed value, so that equal programs are equal trees."""
-    signals = program.signals
-    single = len(signals) == 1
-    combine = "sum" if single else program.combine
-    if single or combine != "sum":
-        signals = tuple(replace(s, weight=1.0) for s in signals)
-    if single and not program.compete and program.group == "head":
+    if len(program.signals) == 1 and not program.compete and program.group == "head":
         # One score, each row by itself: only its order counts.
-        signals = tuple(replace(s, transform="none") for s in signals)
-    if combine != "interleave":
-        signals = tuple(sorted(signals, key=lambda s: canonical_json(asdict(s))))
+        plain = tuple(replace(s, transform="none") for s in program.signals)
+        program = replace(program, signals=plain)
+    program = settle(program, ordered=("interleave",))
     return replace(
         program,
-        signals=signals,
-        combine=combine,
-        width=program.width if program.pool != "none" else 3,
         floor=program.floor if program.compete else 0.25,
         fraction=program.fraction if program.base else 0.5,
     )
@@ -157,33 +126,15 @@ def index_fraction(program: Program, tokens: int = 256, dim: int = 64, size: int
     return total
 
 
-def to_json(program: Program) -> str:
-    """Compact JSON of a tree without the wrapped source; the inverse of :func:`from_json`."""
-    data = asdict(program)
-    data.pop("base")
-    data["signals"] = [{**asdict(s), "options": dict(s.options)} for s in program.signals]
-    return json.dumps(data, separators=(",", ":"), sort_keys=True)
-
-
 def from_json(text: str, base: str = "") -> Program:
-    """Rebuild a tree.
+    """Rebuild a normalised tree from what ``to_json`` gave.
 
     Raises
     ------
     ValueError, KeyError, TypeError
         When the text is not the JSON of a tree of this space.
     """
-    data: dict[str, Any] = json.loads(text)
-    signals = []
-    for item in data.pop("signals"):
-        space = SIGNALS[item["name"]]
-        options = item.pop("options")
-        if set(options) != set(space) or any(options[k] not in space[k] for k in space):
-            raise ValueError(f"not an option of {item['name']}")
-        signals.append(Signal(options=tuple((k, options[k]) for k in space), **item))
-    if not signals:
-        raise ValueError("a program needs a signal")
-    return normalise(Program(signals=tuple(signals), base=base, **data))
+    return normalise(parse(text, base, SIGNALS, Signal, Program))
 
 
 def summary(program: Program) -> str:
@@ -211,6 +162,4 @@ def _signal_words(signal: Signal) -> str:
     words = signal.name.lower()
     if signal.options:
         words += " (" + " ".join(str(v) for _, v in signal.options) + ")"
-    if signal.sign < 0:
-        words = "−" + words
-    return words if signal.weight == 1.0 else f"{signal.weight:g}·{words}"
+    return signed(words, signal)

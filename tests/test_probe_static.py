@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from galoop.domains.text.contract import ALLOWED_MODULES, ProbeRules, probe_contract
+from galoop.domains.text.contract import ProbeRules, probe_contract
 from galoop.domains.text.static import check_source
+from galoop.probing.static import ALLOWED_MODULES
 from probe_tools import GOOD, probe
 
 RULES = ProbeRules(length=200, max_context_tokens=300)

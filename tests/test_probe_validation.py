@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from galoop.domains.text.contract import ProbeRules
-from galoop.domains.text.static import Rejection
 from galoop.domains.text.tokens import TokenCounter
 from galoop.domains.text.validation import check_example, check_variety
+from galoop.probing.static import Rejection
 from galoop.types import Example
 from probe_tools import write_tokenizer
 

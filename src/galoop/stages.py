@@ -15,7 +15,7 @@ from typing import Any
 
 from galoop.benchmark import Slice, freeze, read_slice
 from galoop.config import ExperimentConfig
-from galoop.discriminator import Attempt, Discovery, Discriminator, Found
+from galoop.discriminator import Discovery, Discriminator, Found
 from galoop.domains.protocol import DomainSession
 from galoop.evaluation.paired import PairedEvaluator
 from galoop.evaluation.statistics import Interval
@@ -152,7 +152,7 @@ def _freeze(
         source=found.candidate.source,
         probe_key=found.candidate.key,
         screening_gap=found.screening_gap,
-        admission=_admission_report(Attempt(found.candidate, verdict, found.screening_gap)),
+        admission=AdmissionReport.of(verdict),
         example=_printed(run, system, found),
     )
 
@@ -312,22 +312,6 @@ def _best_trial(found: Improvement) -> Trial | None:
     return max(found.trials, key=lambda t: t.primary, default=None)
 
 
-def _admission_report(attempt: Attempt) -> AdmissionReport:
-    v = attempt.verdict
-    return AdmissionReport(
-        v.admitted,
-        v.reason,
-        Cell.of(v.reference),
-        Cell.of(v.artifact),
-        Cell.of(v.gap),
-        v.reference_lower,
-        v.gap_lower,
-        v.alpha_spent,
-        v.attempt,
-        v.n,
-    )
-
-
 def _discovery_report(run: Run, round: int, against: str, found: Discovery) -> SearchReport:
     return SearchReport(
         round=round,
@@ -341,7 +325,7 @@ def _discovery_report(run: Run, round: int, against: str, found: Discovery) -> S
         best=found.best,
         admitted=found.found is not None,
         stopped_by=found.stopped_by,
-        attempts=tuple(map(_admission_report, found.attempts)),
+        attempts=tuple(AdmissionReport.of(attempt.verdict) for attempt in found.attempts),
         curve=tuple(found.curve),
     )
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
+from galoop.cli.machine import result_options
 from galoop.cli.options import (
     ExperimentCommand,
     experiment,
     experiment_argument,
     experiment_options,
-    result_options,
     run_and_print,
 )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from galoop.cli.machine import machine_options
+from galoop.cli.machine import machine_options, save_and_print
 
 EPILOG = """\b
 Exit codes:
@@ -60,7 +60,6 @@ def command(
     own budget. Answers are kept in the run folder, runs/matrix by default, and so are matrix.json,
     matrix.md and the heat map, matrix.html.
     """
-    from galoop.across import view
     from galoop.across.matrix import matrix
     from galoop.across.slices import Machine
     from galoop.cli.options import keeping
@@ -78,12 +77,7 @@ def command(
             progress=shown,
         )
     title = f"Slices × artifacts: {len(found.slices)} × {len(found.artifacts)}"
-    view.save(folder, "matrix", title, found.to_json(), found.grids, found.words)
-    if as_json:
-        click.echo(view.dumps(found.to_json()), nl=False)
-    elif as_markdown:
-        click.echo(view.markdown(title, found.grids, found.words), nl=False)
-    else:
-        view.print_grids(title, found.grids, found.words)
-        click.echo(f"\nheat map: {folder / 'matrix.html'}")
+    save_and_print(
+        folder, "matrix", title, found, maps="heat map", as_json=as_json, as_markdown=as_markdown
+    )
     return 0

@@ -193,14 +193,6 @@ def run_and_print(
     return result
 
 
-def result_options(function: F) -> F:
-    """``--json`` and ``--quiet``."""
-    function = click.option("--quiet", is_flag=True, help="Show no progress.")(function)
-    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(
-        function
-    )
-
-
 experiment_argument = click.argument(
     "path", metavar="[EXPERIMENT]", required=False, type=click.Path(path_type=Path)
 )

@@ -7,6 +7,13 @@ from pathlib import Path
 
 import click
 
+from galoop.cli.machine import (
+    DTYPES,
+    device_option,
+    isolation_option,
+    result_options,
+    slice_argument,
+)
 from galoop.cli.options import budget_options
 
 EPILOG = """\b
@@ -20,7 +27,7 @@ Exit codes:
 
 
 @click.command("replay", epilog=EPILOG)
-@click.argument("slice_dir", metavar="SLICE", type=click.Path(path_type=Path))
+@slice_argument
 @click.option(
     "--artifact",
     "artifacts",
@@ -33,15 +40,14 @@ Exit codes:
     "--dtype",
     default="auto",
     show_default=True,
-    type=click.Choice(["auto", "bfloat16", "float32", "float16"]),
+    type=DTYPES,
 )
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+@device_option
 @click.option("--domain", default=None, help="Domain [default: the slice's own].")
 @budget_options
 @click.option("--limit", type=click.IntRange(min=1), default=None, help="First N examples only.")
-@click.option("--require-isolation", is_flag=True, help="Refuse to run code in plain processes.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@isolation_option
+@result_options
 def command(
     slice_dir: Path,
     artifacts: tuple[str, ...],

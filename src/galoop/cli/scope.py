@@ -6,7 +6,17 @@ from pathlib import Path
 
 import click
 
-from galoop.cli.machine import folder_of, machine_options, numbers
+from galoop.cli.machine import (
+    artifact_option,
+    folder_of,
+    length_option,
+    machine_options,
+    model_option,
+    numbers,
+    save_and_print,
+    seed_option,
+    slice_argument,
+)
 
 EPILOG = """\b
 Exit codes:
@@ -18,9 +28,9 @@ Exit codes:
 
 
 @click.command("scope", epilog=EPILOG)
-@click.argument("slice_dir", metavar="SLICE", type=click.Path(path_type=Path))
-@click.option("--artifact", default=None, help="[default: what the slice was found against]")
-@click.option("--model", default=None, help="[default: the slice's own]")
+@slice_argument
+@artifact_option
+@model_option
 @click.option(
     "--budget",
     metavar="[KEY=]VALUES",
@@ -48,13 +58,8 @@ Exit codes:
     show_default=True,
     help="Examples of a cell.",
 )
-@click.option(
-    "--length",
-    type=click.IntRange(min=32),
-    default=None,
-    help="The slice's own length, where neither the slice nor its run says it.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@length_option
+@seed_option
 @machine_options
 def command(
     slice_dir: Path,
@@ -80,7 +85,6 @@ def command(
     length their evidence is also moved through the context. Answers are kept in the run folder
     (runs/scope-RUN-SLICE), and so are scope.json, scope.md and the heat maps, scope.html.
     """
-    from galoop.across import view
     from galoop.across.scope import Ask, scope
     from galoop.across.slices import Machine
     from galoop.cli.options import keeping
@@ -107,10 +111,5 @@ def command(
             progress=shown,
         )
     title = f"How far {found.slice} reaches: {found.artifact} on {found.model}"
-    view.save(folder, "scope", title, found.to_json(), found.grids, found.words)
-    if as_json:
-        click.echo(view.dumps(found.to_json()), nl=False)
-    else:
-        view.print_grids(title, found.grids, found.words)
-        click.echo(f"\nheat maps: {folder / 'scope.html'}")
+    save_and_print(folder, "scope", title, found, maps="heat maps", as_json=as_json)
     return 0

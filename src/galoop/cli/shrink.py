@@ -7,7 +7,15 @@ from pathlib import Path
 
 import click
 
-from galoop.cli.machine import folder_of, machine_options
+from galoop.cli.machine import (
+    artifact_option,
+    folder_of,
+    length_option,
+    machine_options,
+    model_option,
+    seed_option,
+    slice_argument,
+)
 
 EPILOG = """\b
 Exit codes:
@@ -19,15 +27,10 @@ Exit codes:
 
 
 @click.command("shrink", epilog=EPILOG)
-@click.argument("slice_dir", metavar="SLICE", type=click.Path(path_type=Path))
-@click.option("--artifact", default=None, help="[default: what the slice was found against]")
-@click.option("--model", default=None, help="[default: the slice's own]")
-@click.option(
-    "--length",
-    type=click.IntRange(min=32),
-    default=None,
-    help="The slice's own length, where neither the slice nor its run says it.",
-)
+@slice_argument
+@artifact_option
+@model_option
+@length_option
 @click.option(
     "--examples",
     type=click.IntRange(min=4),
@@ -42,7 +45,7 @@ Exit codes:
     show_default=True,
     help="Fresh examples of the test at the end.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@seed_option
 @click.option(
     "--max-candidates",
     type=click.IntRange(min=1),

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from galoop.errors import UsageError
+from galoop.methods.attention_function import attention_function
 from galoop.methods.positions import Band, Plan, Shape
 
 if TYPE_CHECKING:
@@ -309,24 +310,16 @@ def positions_replaced(model: Any, plans: Sequence[Sequence[Plan]]) -> Iterator[
     A cache that was filled inside holds unrotated keys: it is of no use outside, and the other way
     round. Attention weights are not returned.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface
-
     shape_of(model)  # refuses what has other positions
-    rotary, before = model.model.rotary_emb, model.config._attn_implementation
+    rotary = model.model.rotary_emb
     function = _Attention(plans, rotary.inv_freq)
     name = f"galoop-positions-{id(function)}"  # the function lives as long as the name
-    # Without a mask function of its own name the mask would silently be dropped.
-    AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, _no_mask)
     outer = vars(rotary).get("forward")  # contexts nest
-    rotary.forward = partial(_unrotated, dim=2 * len(rotary.inv_freq))
-    model.config._attn_implementation = name
-    try:
-        yield
-    finally:
-        model.config._attn_implementation = before
-        del rotary.forward
-        if outer is not None:
-            rotary.forward = outer
-        AttentionInterface._global_mapping.pop(name, None)
-        AttentionMaskInterface._global_mapping.pop(name, None)
+    with attention_function(model, name, function, _no_mask):
+        rotary.forward = partial(_unrotated, dim=2 * len(rotary.inv_freq))
+        try:
+            yield
+        finally:
+            del rotary.forward
+            if outer is not None:
+                rotary.forward = outer

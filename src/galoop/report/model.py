@@ -13,9 +13,22 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from galoop.errors import StoreError
+
+if TYPE_CHECKING:
+    from galoop.evaluation.admission import AdmissionVerdict
 
 SCHEMA = 1
 
@@ -150,6 +163,23 @@ class AdmissionReport(Record):
     alpha_spent: float
     attempt: int
     n: int
+
+    @classmethod
+    def of(cls, verdict: AdmissionVerdict) -> AdmissionReport:
+        """The figures of a verdict."""
+        v = verdict
+        return cls(
+            v.admitted,
+            v.reason,
+            Cell.of(v.reference),
+            Cell.of(v.artifact),
+            Cell.of(v.gap),
+            v.reference_lower,
+            v.gap_lower,
+            v.alpha_spent,
+            v.attempt,
+            v.n,
+        )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from galoop.across.slices import (
 )
 from galoop.benchmark import Slice, freeze
 from galoop.evaluation.paired import PairedEvaluator
-from galoop.report.model import AdmissionReport, Cell
+from galoop.report.model import AdmissionReport
 from galoop.report.progress import Message, Progress, StageFinished, StageStarted
 from galoop.report.shrunk import ShrunkReport, save_shrunk
 from galoop.shrink.search import PROBE, Knobs, Shrinker, Shrunk
@@ -130,21 +130,7 @@ def _report(origin: Origin, artifact: str, model: str, made: Shrunk) -> ShrunkRe
         tried=made.tried,
         evaluations=made.evaluations,
         stopped_by=made.stopped_by,
-        attempts=tuple(
-            AdmissionReport(
-                v.admitted,
-                v.reason,
-                Cell.of(v.reference),
-                Cell.of(v.artifact),
-                Cell.of(v.gap),
-                v.reference_lower,
-                v.gap_lower,
-                v.alpha_spent,
-                v.attempt,
-                v.n,
-            )
-            for v in made.verdicts
-        ),
+        attempts=tuple(map(AdmissionReport.of, made.verdicts)),
         confirmed=made.confirmed is not None,
     )
 

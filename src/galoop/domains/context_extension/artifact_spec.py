@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from galoop.domains.text import artifact_spec
-from galoop.domains.text.artifact_spec import ArtifactSpec, SpecRules
+from galoop.domains.text.artifact_spec import SpecRules
 
 DOMAIN = "context-extension"
 #: ``extension`` is the length that has to be reached, in native windows.
@@ -17,13 +14,5 @@ RULES = SpecRules(
     required={"extension": "state how many native windows to reach, for example 4"},
 )
 
-
-def parse_spec(files: Mapping[str, str]) -> ArtifactSpec:
-    """Check a plan artifact's files and read its manifest.
-
-    Raises
-    ------
-    ArtifactError
-        With the file, the table and the key that are wrong.
-    """
-    return artifact_spec.parse_spec(files, RULES)
+#: Checks an artifact's files and reads its manifest.
+parse_spec = RULES.parse

@@ -6,21 +6,11 @@ at its end, so that a generator can rewrite it and a diff shows what it changed.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Mapping
-from pathlib import Path
 
-from galoop.domains.context_extension.artifact_spec import DOMAIN, RULES, parse_spec
-from galoop.domains.text.artifact_spec import (
-    MANIFEST,
-    ArtifactSpec,
-    checked_budget,
-    did_you_mean,
-    is_path,
-    read_folder,
-)
-from galoop.errors import UnknownNameError
+from galoop.domains.context_extension.artifact_spec import RULES
+from galoop.domains.text.artifact_spec import checked_budget
+from galoop.domains.text.artifacts import candidate, from_folder, provenance, source_of
 from galoop.types import Candidate
 
 #: Name -> module and class of the method, and one line.
@@ -76,33 +66,17 @@ def materialise(name_or_path: str, budget: Mapping[str, float]) -> Candidate:
         return _from_method(text, fixed)
     if text in _TRUE_POSITIONS:
         own = {**fixed, "extension": 1.0} if text == "identity" else fixed
-        return _candidate(text, own, "galoop", _TRUE_POSITIONS[text], _TRUE_SOURCE)
-    if is_path(text):
-        files = read_folder(Path(text).expanduser())
-        return Candidate("artifact", files, f"{parse_spec(files).name} (from a folder)")
-    raise UnknownNameError(
-        f"there is no artifact {name_or_path!r}",
-        did_you_mean(text, list_artifacts()) + "; a folder will do as well",
-    )
+        line = _TRUE_POSITIONS[text]
+        return candidate(RULES, text, own, provenance("galoop", line), _TRUE_SOURCE, line)
+    return from_folder(name_or_path, RULES, list_artifacts())
 
 
 def _from_method(name: str, budget: Mapping[str, float]) -> Candidate:
-    module_name, method, line = _METHODS[name]
-    module = importlib.import_module(f"galoop.methods.{module_name}")
-    entry = (
-        "\n\ndef build_plan(shape: Shape, length: int) -> Plan:\n"
-        '    """The entry point of the artifact."""\n'
-        f"    return {method}().plan(shape, length)\n"
+    module, method, line = _METHODS[name]
+    source = source_of(
+        f"galoop.methods.{module}",
+        "build_plan(shape: Shape, length: int) -> Plan",
+        f"{method}().plan(shape, length)",
     )
-    origin = f"galoop methods/{module_name}.py"
-    return _candidate(name, budget, origin, line, inspect.getsource(module).rstrip() + "\n" + entry)
-
-
-def _candidate(
-    name: str, budget: Mapping[str, float], origin: str, note: str, source: str
-) -> Candidate:
-    provenance = {"origin": origin, "parent": "", "note": note, "license": "Apache-2.0"}
-    spec = ArtifactSpec(name, DOMAIN, RULES.entry, RULES.modes[0], dict(budget), provenance)
-    files = {MANIFEST: spec.to_toml(), spec.file: source}
-    parse_spec(files)
-    return Candidate("artifact", files, note)
+    made = provenance(f"galoop methods/{module}.py", line)
+    return candidate(RULES, name, budget, made, source, line)

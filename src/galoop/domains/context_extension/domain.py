@@ -11,22 +11,14 @@ from galoop.domains.context_extension.artifact_spec import DOMAIN
 from galoop.domains.context_extension.artifacts import materialise
 from galoop.domains.context_extension.twins import TwinBuilder, twin
 from galoop.domains.text.domain_session import TextDomainSession, isolation_tier, resolve_model
-from galoop.domains.text.probe import ProbeBuilder
 from galoop.errors import UsageError
-from galoop.proposers.protocol import Task
 from galoop.types import Candidate, Example
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from galoop.config import ExperimentConfig
     from galoop.domains.context_extension.session import Session
     from galoop.domains.text.model_session import Options
-    from galoop.domains.text.probe import ProbeResult
     from galoop.proposers.protocol import Proposer, Seat
-
-#: Tokens that the chat template, the question and the answer prefix may take of the window.
-_PROMPT_RESERVE = 160
 
 
 class ContextExtension:
@@ -89,42 +81,12 @@ class ExtensionSession(TextDomainSession):
     # -- probes -----------------------------------------------------------------------------
 
     @cached_property
-    def _twins(self) -> TwinBuilder:
+    def _builder(self) -> TwinBuilder:
         length = self._config.discriminator.length
-        return TwinBuilder(self._built(length, 1.0), self._built(length, self.extension))
-
-    def _built(self, length: int, extension: float) -> ProbeBuilder:
-        answer = self._config.evaluation.max_new_tokens
-        window = int(extension * self.info.window)
-        reserve = min(_PROMPT_RESERVE, self.info.window // 4)
-        return ProbeBuilder(
-            self.info.path,
-            tier=self.tier,
-            length=int(extension * length),
-            max_context_tokens=window - answer - reserve,
-            max_new_tokens=answer,
+        return TwinBuilder(
+            self.probe_builder(length, self.info.window),
+            self.probe_builder(int(self.extension * length), self.window),
         )
-
-    def probe_task(self, frozen: Sequence[str]) -> Task:
-        """What a proposer of probes is told: the contract says both lengths."""
-        from galoop.domains.text import background
-
-        text = background.BACKGROUND
-        if self._config.discriminator.exploration:
-            text += "\n" + background.EXPLORATION
-        return Task(
-            kind="probe",
-            domain=self.domain.name,
-            objective=background.OBJECTIVE,
-            background=text,
-            contract=self._twins.contract,
-            length=self._config.discriminator.length,
-            frozen=tuple(frozen),
-        )
-
-    def build_probe(self, source: str, seeds: Sequence[int]) -> ProbeResult:
-        """Long examples with their native twins, isolated and checked."""
-        return self._twins.build(source, seeds)
 
     # -- suites -----------------------------------------------------------------------------
 
@@ -152,9 +114,3 @@ class ExtensionSession(TextDomainSession):
         gate = self._config.gate.model_copy(update={"length": length})
         other._config = self._config.model_copy(update={"gate": gate})
         return super(ExtensionSession, other).suite_examples(suite, component, n, seed)
-
-    def close(self) -> None:
-        """End the isolated servers."""
-        if "_twins" in self.__dict__:
-            self._twins.close()
-        super().close()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from galoop.domains.context_extension.answers import answer, mean_nll
 from galoop.domains.context_extension.artifact_spec import DOMAIN
 from galoop.domains.context_extension.runner import Laid, PlanRunner
+from galoop.domains.text.likelihood import gold_ids
 from galoop.domains.text.model_session import ModelSession, Options, Prompts, System
 from galoop.domains.text.runner import Runner, Work
 from galoop.errors import UsageError
@@ -183,8 +184,7 @@ class Session(ModelSession):
         measured: Mapping[str, float],
     ) -> Outcome:
         """A continuation that is fed, not generated: the score is 1 / perplexity."""
-        gold: list[int] = self.tokenizer.encode(example.answers[0], add_special_tokens=False)
-        gold = gold[: example.max_new_tokens]
+        gold = gold_ids(self.tokenizer, example)
         with method:
             nll = mean_nll(self.model, prompt, gold)
         if not math.isfinite(nll):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal, get_args
 
-from galoop.domains.text import artifact_spec
 from galoop.domains.text.artifact_spec import MANIFEST, ArtifactSpec, SpecRules, did_you_mean
 
 __all__ = ["DOMAIN", "MANIFEST", "RULES", "ArtifactSpec", "Mode", "did_you_mean", "parse_spec"]
@@ -31,13 +29,5 @@ RULES = SpecRules(
     modes=get_args(Mode),
 )
 
-
-def parse_spec(files: Mapping[str, str]) -> ArtifactSpec:
-    """Check a press artifact's files and read its manifest.
-
-    Raises
-    ------
-    ArtifactError
-        With the file, the table and the key that are wrong.
-    """
-    return artifact_spec.parse_spec(files, RULES)
+#: Checks an artifact's files and reads its manifest.
+parse_spec = RULES.parse

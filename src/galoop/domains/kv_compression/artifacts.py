@@ -7,21 +7,15 @@ point, so that a generator can rewrite it and a diff shows what it changed.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from galoop.domains.kv_compression.artifact_loader import load_press
 from galoop.domains.kv_compression.artifact_spec import (
-    DOMAIN,
-    MANIFEST,
     RULES,
     ArtifactSpec,
     Mode,
-    did_you_mean,
     parse_spec,
 )
 from galoop.domains.kv_compression.press_expression import (
@@ -31,8 +25,9 @@ from galoop.domains.kv_compression.press_expression import (
     ratio_settable,
 )
 from galoop.domains.text.artifact_code import ArtifactRuntimeError, describe_failure
-from galoop.domains.text.artifact_spec import checked_budget, is_path, read_folder
-from galoop.errors import ArtifactError, ModelError, UnknownNameError
+from galoop.domains.text.artifact_spec import checked_budget, is_path
+from galoop.domains.text.artifacts import candidate, from_folder, provenance, source_of
+from galoop.errors import ArtifactError, ModelError
 from galoop.types import Candidate
 
 __all__ = [
@@ -146,30 +141,22 @@ def materialise(name_or_path: str, budget: Mapping[str, float]) -> Candidate:
     text = name_or_path.strip()
     fixed = checked_budget(budget, RULES)
     if text == "identity":
-        spec = ArtifactSpec(
+        return candidate(
+            RULES,
             text,
-            DOMAIN,
-            RULES.entry,
-            "auto",
             {**fixed, "compression_ratio": 0.0},
             {"origin": "galoop", "note": "keeps everything"},
+            _IDENTITY_SOURCE,
+            _IDENTITY_SUMMARY,
         )
-        return _candidate(spec, _IDENTITY_SOURCE, _IDENTITY_SUMMARY)
     if text in _PACKAGED:
         return _from_package(text, _PACKAGED[text], fixed)
     if text in _EXPRESSIONS:
         expression, summary = _EXPRESSIONS[text]
         return _from_expression(expression, fixed, text, summary)
-    if is_path(text):
-        files = read_folder(Path(text).expanduser())
-        spec = parse_spec(files)
-        return Candidate("artifact", files, f"{spec.name} (from a folder)")
-    if looks_like_expression(text):
+    if not is_path(text) and looks_like_expression(text):
         return _from_expression(text, fixed, text, "press expression")
-    raise UnknownNameError(
-        f"there is no artifact {name_or_path!r}",
-        did_you_mean(text, list_artifacts()) + "; a press expression or a folder will do as well",
-    )
+    return from_folder(name_or_path, RULES, list_artifacts(), "a press expression or a folder")
 
 
 def check_model(files: Mapping[str, str], model_name: str) -> None:
@@ -189,43 +176,21 @@ def check_model(files: Mapping[str, str], model_name: str) -> None:
         )
 
 
-def _spec(
-    name: str,
-    budget: Mapping[str, float],
-    origin: str,
-    note: str,
-    *,
-    mode: Mode = "auto",
-) -> ArtifactSpec:
-    provenance = {"origin": origin, "parent": "", "note": note, "license": "Apache-2.0"}
-    return ArtifactSpec(name, DOMAIN, RULES.entry, mode, dict(budget), provenance)
-
-
-def _candidate(spec: ArtifactSpec, source: str, note: str) -> Candidate:
-    files = {MANIFEST: spec.to_toml(), "press.py": source}
-    parse_spec(files)
-    return Candidate("artifact", files, note)
-
-
 def _from_package(name: str, packaged: _Packaged, budget: Mapping[str, float]) -> Candidate:
     import kvpress
 
     cls = getattr(kvpress, packaged.press)
-    module = importlib.import_module(cls.__module__)
-    entry = (
-        f"\n\ndef build_press(compression_ratio: float) -> {cls.__name__}:\n"
-        f'    """The entry point of the artifact."""\n'
-        f"    return {cls.__name__}(compression_ratio=compression_ratio)\n"
+    source = source_of(
+        cls.__module__,
+        f"build_press(compression_ratio: float) -> {cls.__name__}",
+        f"{cls.__name__}(compression_ratio=compression_ratio)",
     )
-    relative = module.__name__.replace(".", "/") + ".py"
-    spec = _spec(
-        name,
-        budget,
+    relative = cls.__module__.replace(".", "/") + ".py"
+    made = provenance(
         f"kvpress {importlib.metadata.version('kvpress')} {relative}",
         "the installed source, with an entry point added at its end",
-        mode=packaged.mode,
     )
-    return _candidate(spec, inspect.getsource(module).rstrip() + "\n" + entry, packaged.summary)
+    return candidate(RULES, name, budget, made, source, packaged.summary, mode=packaged.mode)
 
 
 def _from_expression(text: str, budget: Mapping[str, float], name: str, note: str) -> Candidate:
@@ -246,8 +211,8 @@ def _from_expression(text: str, budget: Mapping[str, float], name: str, note: st
         '    """The entry point of the artifact."""\n'
         f"    press = {expression.source}\n{setting}    return press\n"
     )
-    spec = _spec(name, budget, f"kvpress {importlib.metadata.version('kvpress')}", note)
-    return _candidate(spec, source, note)
+    made = provenance(f"kvpress {importlib.metadata.version('kvpress')}", note)
+    return candidate(RULES, name, budget, made, source, note)
 
 
 def _docstring(text: str) -> str:

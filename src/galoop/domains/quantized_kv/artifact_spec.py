@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from galoop.domains.text import artifact_spec
-from galoop.domains.text.artifact_spec import ArtifactSpec, SpecRules
+from galoop.domains.text.artifact_spec import SpecRules
 
 DOMAIN = "quantized-kv"
 SOURCE_FILE = "codec.py"
@@ -19,13 +16,5 @@ RULES = SpecRules(
     required={"bits": "state the mean bits per number of the cache, for example 2.75"},
 )
 
-
-def parse_spec(files: Mapping[str, str]) -> ArtifactSpec:
-    """Check a codec artifact's files and read its manifest.
-
-    Raises
-    ------
-    ArtifactError
-        With the file, the table and the key that are wrong.
-    """
-    return artifact_spec.parse_spec(files, RULES)
+#: Checks an artifact's files and reads its manifest.
+parse_spec = RULES.parse

@@ -6,24 +6,15 @@ generator can rewrite it and a diff shows what it changed.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import importlib.util
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from galoop.domains.quantized_kv.artifact_spec import DOMAIN, RULES, SOURCE_FILE, parse_spec
-from galoop.domains.text.artifact_spec import (
-    MANIFEST,
-    ArtifactSpec,
-    checked_budget,
-    did_you_mean,
-    is_path,
-    read_folder,
-)
-from galoop.errors import UnknownNameError, UsageError
+from galoop.domains.quantized_kv.artifact_spec import RULES
+from galoop.domains.text.artifact_spec import checked_budget
+from galoop.domains.text.artifacts import candidate, from_folder, provenance, source_of
+from galoop.errors import UsageError
 from galoop.types import Candidate
 
 __all__ = ["list_artifacts", "materialise"]
@@ -112,16 +103,11 @@ def materialise(name_or_path: str, budget: Mapping[str, float]) -> Candidate:
     text = name_or_path.strip()
     fixed = checked_budget(budget, RULES)
     if text == "identity":
-        return _candidate(text, fixed, _IDENTITY_SOURCE, "galoop", _IDENTITY_SUMMARY)
+        made = provenance("galoop", _IDENTITY_SUMMARY)
+        return candidate(RULES, text, fixed, made, _IDENTITY_SOURCE, _IDENTITY_SUMMARY)
     if text in _PACKAGED:
         return _from_package(text, _PACKAGED[text], fixed)
-    if is_path(text):
-        files = read_folder(Path(text).expanduser())
-        return Candidate("artifact", files, f"{parse_spec(files).name} (from a folder)")
-    raise UnknownNameError(
-        f"there is no artifact {name_or_path!r} in the domain {DOMAIN}",
-        did_you_mean(text, list_artifacts()) + "; a folder will do as well",
-    )
+    return from_folder(name_or_path, RULES, list_artifacts())
 
 
 def _from_package(name: str, packaged: _Packaged, budget: Mapping[str, float]) -> Candidate:
@@ -134,13 +120,9 @@ def _from_package(name: str, packaged: _Packaged, budget: Mapping[str, float]) -
                 "pip install 'galoop[quantized]'",
             )
         origin += f" on {distribution} {importlib.metadata.version(distribution)}"
-    source = inspect.getsource(importlib.import_module(packaged.module)).rstrip()
-    source += (
-        "\n\n\ndef build_codec(bits: float):\n"
-        '    """The entry point of the artifact."""\n'
-        f"    return {packaged.make}\n"
-    )
-    return _candidate(name, budget, source, origin, packaged.summary)
+    source = source_of(packaged.module, "build_codec(bits: float)", packaged.make)
+    made = provenance(origin, packaged.summary)
+    return candidate(RULES, name, budget, made, source, packaged.summary)
 
 
 def _installed(module: str) -> bool:
@@ -148,13 +130,3 @@ def _installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # not even the package around it
         return False
-
-
-def _candidate(
-    name: str, budget: Mapping[str, float], source: str, origin: str, note: str
-) -> Candidate:
-    provenance = {"origin": origin, "parent": "", "note": note, "license": "Apache-2.0"}
-    spec = ArtifactSpec(name, DOMAIN, RULES.entry, "auto", dict(budget), provenance)
-    files = {MANIFEST: spec.to_toml(), SOURCE_FILE: source}
-    parse_spec(files)
-    return Candidate("artifact", files, note)

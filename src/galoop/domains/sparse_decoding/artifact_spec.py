@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
-from galoop.domains.text import artifact_spec
 from galoop.domains.text.artifact_spec import MANIFEST, ArtifactSpec, SpecRules, did_you_mean
 
 __all__ = ["DOMAIN", "MANIFEST", "RULES", "ArtifactSpec", "did_you_mean", "parse_spec"]
@@ -27,13 +25,5 @@ RULES = SpecRules(
     required={"density": "state the fraction of entries to attend to, for example 0.02"},
 )
 
-
-def parse_spec(files: Mapping[str, str]) -> ArtifactSpec:
-    """Check a selector artifact's files and read its manifest.
-
-    Raises
-    ------
-    ArtifactError
-        With the file, the table and the key that are wrong.
-    """
-    return artifact_spec.parse_spec(files, RULES)
+#: Checks an artifact's files and reads its manifest.
+parse_spec = RULES.parse

@@ -7,23 +7,13 @@ what it changed.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from galoop.domains.sparse_decoding.artifact_spec import (
-    DOMAIN,
-    MANIFEST,
-    RULES,
-    ArtifactSpec,
-    did_you_mean,
-    parse_spec,
-)
-from galoop.domains.text.artifact_spec import checked_budget, is_path, read_folder
-from galoop.errors import UnknownNameError
+from galoop.domains.sparse_decoding.artifact_spec import MANIFEST, RULES
+from galoop.domains.text.artifact_spec import checked_budget
+from galoop.domains.text.artifacts import candidate, from_folder, provenance, source_of
 from galoop.types import Candidate
 
 SOURCE = "selector.py"
@@ -101,7 +91,8 @@ def materialise(name_or_path: str, budget: Mapping[str, float]) -> Candidate:
     text = name_or_path.strip()
     fixed = checked_budget(budget, RULES)
     if text == "identity":
-        return _candidate(
+        return candidate(
+            RULES,
             text,
             {**fixed, "density": 1.0},
             {"origin": "galoop", "note": "attends to everything"},
@@ -110,53 +101,29 @@ def materialise(name_or_path: str, budget: Mapping[str, float]) -> Candidate:
         )
     if text in _PACKAGED:
         return _from_package(text, _PACKAGED[text], fixed)
-    if is_path(text):
-        files = read_folder(Path(text).expanduser())
-        spec = parse_spec(files)
-        return Candidate("artifact", files, f"{spec.name} (from a folder)")
-    raise UnknownNameError(
-        f"there is no artifact {name_or_path!r}",
-        did_you_mean(text, list_artifacts()) + "; a folder will do as well",
-    )
+    return from_folder(name_or_path, RULES, list_artifacts())
 
 
-def _candidate(
-    name: str,
-    budget: Mapping[str, float],
-    provenance: Mapping[str, str],
-    source: str,
-    note: str,
-) -> Candidate:
-    spec = ArtifactSpec(name, DOMAIN, RULES.entry, RULES.modes[0], budget, provenance)
-    files = {MANIFEST: spec.to_toml(), SOURCE: source}
-    parse_spec(files)
-    return Candidate("artifact", files, note)
-
-
-def is_packaged(candidate: Candidate) -> bool:
+def is_packaged(artifact: Candidate) -> bool:
     """Whether a candidate's code is, to the letter, that of a named artifact."""
-    if set(candidate.files) != {MANIFEST, SOURCE}:
+    if set(artifact.files) != {MANIFEST, SOURCE}:
         return False
     known = {_IDENTITY_SOURCE, *(_source(packaged) for packaged in _PACKAGED.values())}
-    return candidate.files[SOURCE] in known
+    return artifact.files[SOURCE] in known
 
 
 def _source(packaged: _Packaged) -> str:
     """The text of a named artifact's ``selector.py``."""
-    module = importlib.import_module(f"galoop.methods.{packaged.module}")
-    entry = (
-        f"\n\ndef build_selector(density: float) -> {packaged.cls}:\n"
-        f'    """The entry point of the artifact."""\n'
-        f"    return {packaged.cls}(density=density)\n"
+    return source_of(
+        f"galoop.methods.{packaged.module}",
+        f"build_selector(density: float) -> {packaged.cls}",
+        f"{packaged.cls}(density=density)",
     )
-    return inspect.getsource(module).rstrip() + "\n" + entry
 
 
 def _from_package(name: str, packaged: _Packaged, budget: Mapping[str, float]) -> Candidate:
-    provenance = {
-        "origin": f"galoop {importlib.metadata.version('galoop')} methods/{packaged.module}.py",
-        "parent": "",
-        "note": "the installed source, with an entry point added at its end",
-        "license": "Apache-2.0",
-    }
-    return _candidate(name, budget, provenance, _source(packaged), packaged.summary)
+    made = provenance(
+        f"galoop {importlib.metadata.version('galoop')} methods/{packaged.module}.py",
+        "the installed source, with an entry point added at its end",
+    )
+    return candidate(RULES, name, budget, made, _source(packaged), packaged.summary)

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from galoop.methods.attention_function import attention_function
 from galoop.methods.selection import attend
-from galoop.methods.sparse_attention import attention_function
 
 if TYPE_CHECKING:
     import torch

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from galoop.domains.sparse_video.prompts import MOST_WORDS, parse, words_of
-from galoop.domains.text.contract import ALLOWED_MODULES
-from galoop.domains.text.static import Rejection, check_nodes, parse_source
-from galoop.errors import IsolationError, UsageError
+from galoop.errors import UsageError
+from galoop.probing.builder import MOST_MESSAGE, IsolatedBuilder, clip, distinct
+from galoop.probing.static import ALLOWED_MODULES, Rejection, check_nodes, parse_source
 from galoop.types import State
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 MOST_SOURCE_CHARS = 20_000
 MOST_PROMPT_CHARS = 400
-_MOST_MESSAGE = 600
-_CANARY = "def prompt(rng):\n    return ''\n"
 
 CONTRACT = f"""\
 A probe is one of two things:
@@ -125,7 +123,7 @@ def check_prompt(prompt: str) -> Rejection | None:
     return None
 
 
-class PromptProbeBuilder:
+class PromptProbeBuilder(IsolatedBuilder[PromptProbe]):
     """The trusted side: runs programs isolated and checks every prompt here.
 
     Parameters
@@ -136,9 +134,11 @@ class PromptProbeBuilder:
         Of one fork, which answers all the seeds of one call; None means 5 seconds, 256 MB.
     """
 
+    canary = "def prompt(rng):\n    return ''\n"
+    serve = "galoop.domains.sparse_video.probe_worker:serve"
+
     def __init__(self, *, tier: Tier | None = None, limits: Limits | None = None) -> None:
         self._tier, self._limits = tier, limits
-        self._server: ForkServer | None = None
 
     def build(self, source: str, seeds: Sequence[int]) -> PromptProbe:
         """The prompts of a probe, one a seed, or none and the reason.
@@ -154,9 +154,7 @@ class PromptProbeBuilder:
         IsolationError
             When the isolation itself does not work. Never because of what a probe did.
         """
-        wanted = [int(seed) for seed in seeds]
-        if not wanted or len(set(wanted)) < len(wanted):
-            raise UsageError("a probe is built for at least one seed, all of them different")
+        wanted = distinct(seeds)
         if not source.strip():
             return _rejected(Rejection("empty", "the probe is empty: write a prompt"))
         if not is_program(source):
@@ -165,18 +163,6 @@ class PromptProbeBuilder:
             return _rejected(fault) if fault else _accepted([prompt] * len(wanted), wanted)
         fault = check_program(source)
         return _rejected(fault) if fault else self._program(source, wanted)
-
-    def close(self) -> None:
-        """End the sandbox; may be called more than once."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-
-    def __enter__(self) -> PromptProbeBuilder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _program(self, source: str, seeds: list[int]) -> PromptProbe:
         first = self._run(source, seeds, "first")
@@ -228,53 +214,19 @@ class PromptProbeBuilder:
             )
         return results
 
-    def _call(self, request: Mapping[str, Any]) -> Mapping[str, Any] | PromptProbe:
-        """Call a fork; survive a probe that takes the warm parent down with it."""
-        try:
-            return self._call_once(request)
-        except IsolationError:
-            self.close()
-        # Is it the probe that kills the sandbox, or is it us? A harmless probe tells.
-        try:
-            return self._call_once(request)
-        except IsolationError:
-            self.close()
-            self._call_once({**request, "source": _CANARY})
-        return _rejected(
-            Rejection("killed-sandbox", "the sandbox died twice while this probe ran"),
-            State.FAILED,
-        )
+    def _refused(self, fault: Rejection, state: State) -> PromptProbe:
+        return _rejected(fault, state)
 
-    def _call_once(self, request: Mapping[str, Any]) -> Mapping[str, Any] | PromptProbe:
-        from galoop.isolation import (
-            CandidateError,
-            CandidateProtocolError,
-            CandidateTimeout,
-            ForkServer,
-            Limits,
-        )
+    def _started(self) -> tuple[ForkServer, Limits]:
+        from galoop.isolation import ForkServer, Limits
 
-        limits = self._limits or Limits(seconds=5.0, memory_mb=256, output_bytes=2**20)
+        if self._limits is None:
+            self._limits = Limits(seconds=5.0, memory_mb=256, output_bytes=2**20)
         if self._server is None:
             self._server = ForkServer(
                 "galoop.domains.sparse_video.probe_worker:warm", {}, tier=self._tier, name="prompts"
             )
-        try:
-            with self._server.fork(
-                "galoop.domains.sparse_video.probe_worker:serve", {}, limits
-            ) as child:
-                return child.call(request)
-        except CandidateProtocolError as error:
-            return _rejected(Rejection("forged-reply", f"no valid reply: {error.reason}"))
-        except CandidateTimeout as error:
-            return _rejected(
-                Rejection("timeout", f"the probe did not finish: {error.reason}: end every loop"),
-                State.FAILED,
-            )
-        except CandidateError as error:
-            return _rejected(
-                Rejection("crash", f"the probe did not finish: {error.reason}"), State.FAILED
-            )
+        return self._server, self._limits
 
 
 def _accepted(prompts: Sequence[str], seeds: Sequence[int]) -> PromptProbe:
@@ -284,7 +236,7 @@ def _accepted(prompts: Sequence[str], seeds: Sequence[int]) -> PromptProbe:
 
 def _from_error(error: Mapping[str, Any]) -> PromptProbe:
     """An error reply, which the probe may have forged, as a rejection."""
-    message, seed = str(error.get("message", ""))[: 2 * _MOST_MESSAGE], error.get("seed")
+    message, seed = str(error.get("message", ""))[: 2 * MOST_MESSAGE], error.get("seed")
     at = f" for seed {seed}" if isinstance(seed, int) else ""
     if error.get("kind") == "memory":
         return _rejected(Rejection("memory", f"the probe did not finish{at}: {message}"),
@@ -293,6 +245,4 @@ def _from_error(error: Mapping[str, Any]) -> PromptProbe:
 
 
 def _rejected(fault: Rejection, state: State = State.INVALID) -> PromptProbe:
-    clean = "".join(char if char.isprintable() or char == "\n" else " " for char in fault.reason)
-    clean = clean.encode("utf-8", "replace").decode("utf-8")
-    return PromptProbe((), rejected=clean[:_MOST_MESSAGE], state=state, code=fault.code)
+    return PromptProbe((), rejected=clip(fault.reason), state=state, code=fault.code)

@@ -51,6 +51,10 @@ class SpecRules:
     required: Mapping[str, str] = field(default_factory=dict)
     modes: tuple[str, ...] = ("auto",)
 
+    def parse(self, files: Mapping[str, str]) -> ArtifactSpec:
+        """See :func:`parse_spec`."""
+        return parse_spec(files, self)
+
 
 @dataclass(frozen=True)
 class ArtifactSpec:

@@ -8,21 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ALLOWED_MODULES: tuple[str, ...] = (
-    "__future__",
-    "collections",
-    "dataclasses",
-    "datetime",
-    "functools",
-    "itertools",
-    "math",
-    "random",
-    "re",
-    "string",
-    "textwrap",
-    "typing",
-)
-"""Standard modules a probe may import. The sandbox is the barrier; this keeps probes readable."""
+from galoop.probing.static import ALLOWED_MODULES
 
 REQUIRED_KEYS: tuple[str, ...] = ("context", "question", "answer")
 OPTIONAL_KEYS: tuple[str, ...] = ("answer_prefix", "evidence")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from galoop.domains.text.model_session import ModelSession, Options, System
 from galoop.domains.text.probe import ProbeBuilder, ProbeResult
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 
 #: Tokens that the chat template, the question and the answer prefix may take of the window.
 _PROMPT_RESERVE = 160
+
+
+class Builder(Protocol):
+    """Makes a probe's examples: a :class:`ProbeBuilder`, or what a domain makes of several."""
+
+    @property
+    def contract(self) -> str:
+        """The contract in words."""
+
+    def build(self, source: str, seeds: Sequence[int]) -> ProbeResult:
+        """Examples, isolated and checked."""
+
+    def close(self) -> None:
+        """End the sandboxes."""
 
 
 class TextDomainSession(ABC):
@@ -93,13 +107,17 @@ class TextDomainSession(ABC):
     # -- probes -----------------------------------------------------------------------------
 
     @cached_property
-    def _builder(self) -> ProbeBuilder:
+    def _builder(self) -> Builder:
+        return self.probe_builder(self._config.discriminator.length, self.window)
+
+    def probe_builder(self, length: int, window: int) -> ProbeBuilder:
+        """A builder of probes with contexts of ``length`` tokens for a window."""
         answer = self._config.evaluation.max_new_tokens
         return ProbeBuilder(
             self.info.path,
             tier=self.tier,
-            length=self._config.discriminator.length,
-            max_context_tokens=self.window - answer - min(_PROMPT_RESERVE, self.window // 4),
+            length=length,
+            max_context_tokens=window - answer - min(_PROMPT_RESERVE, self.info.window // 4),
             max_new_tokens=answer,
         )
 

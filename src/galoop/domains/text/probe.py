@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from galoop.domains.text.contract import ProbeRules, probe_contract
-from galoop.domains.text.static import Rejection, check_source
+from galoop.domains.text.static import check_source
 from galoop.domains.text.tokens import TokenCounter
 from galoop.domains.text.validation import check_example, check_variety
-from galoop.errors import IsolationError, UsageError
+from galoop.errors import UsageError
+from galoop.probing.builder import MOST_MESSAGE, IsolatedBuilder, clip, distinct
+from galoop.probing.static import Rejection
 from galoop.types import Example, State
 
 if TYPE_CHECKING:
-    from galoop.isolation import CandidateError, ForkServer, Limits, Tier
+    from galoop.isolation import ForkServer, Limits, Tier
 
-_MOST_MESSAGE = 600
 _LEAST_LENGTH = 32
-_CANARY = "def build(rng, length, count_tokens):\n    return {'context': '', 'question': ''}\n"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ProbeResult:
     code: str = ""
 
 
-class ProbeBuilder:
+class ProbeBuilder(IsolatedBuilder[ProbeResult]):
     """The trusted side of the probe contract.
 
     Owns a fork server whose warm parent has loaded the tokenizer and nothing else. Every probe
@@ -75,6 +75,9 @@ class ProbeBuilder:
     UsageError
         When ``length`` is too small, or larger than the window allows.
     """
+
+    canary = "def build(rng, length, count_tokens):\n    return {'context': '', 'question': ''}\n"
+    serve = "galoop.domains.text.worker:serve"
 
     def __init__(
         self,
@@ -108,7 +111,6 @@ class ProbeBuilder:
         self._counter = TokenCounter(self._tokenizer_dir)
         self._tier = tier
         self._limits = limits
-        self._server: ForkServer | None = None
 
     @property
     def contract(self) -> str:
@@ -135,9 +137,7 @@ class ProbeBuilder:
         IsolationError
             When the isolation itself does not work. Never because of what a probe did.
         """
-        wanted = [int(seed) for seed in seeds]
-        if not wanted or len(set(wanted)) < len(wanted):
-            raise UsageError("a probe is built for at least one seed, all of them different")
+        wanted = distinct(seeds)
         fault = check_source(source, self.rules)
         if fault is not None:
             return _rejected(fault)
@@ -154,18 +154,6 @@ class ProbeBuilder:
             if one != other:
                 return _rejected(_not_deterministic(seed, one, other))
         return ProbeResult(tuple(examples))
-
-    def close(self) -> None:
-        """End the sandbox; may be called more than once."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-
-    def __enter__(self) -> ProbeBuilder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _check(self, values: list[Any], seeds: list[int]) -> list[Example] | ProbeResult:
         checked = [
@@ -205,39 +193,8 @@ class ProbeBuilder:
             )
         return results
 
-    def _call(self, request: Mapping[str, Any]) -> Mapping[str, Any] | ProbeResult:
-        """Call a fork; survive a probe that takes the warm parent down with it."""
-        try:
-            return self._call_once(request)
-        except IsolationError:
-            self.close()
-        # A fork can kill its parent. Is it the probe that does, or is it us? A harmless probe
-        # tells: if that fails too, the error is ours and goes up.
-        try:
-            return self._call_once(request)
-        except IsolationError:
-            self.close()
-            self._call_once({**request, "source": _CANARY})
-        return _rejected(
-            Rejection("killed-sandbox", "the sandbox died twice while this probe ran"),
-            State.FAILED,
-        )
-
-    def _call_once(self, request: Mapping[str, Any]) -> Mapping[str, Any] | ProbeResult:
-        from galoop.isolation import CandidateError, CandidateProtocolError
-
-        server, limits = self._started()
-        try:
-            with server.fork("galoop.domains.text.worker:serve", {}, limits) as child:
-                return child.call(request)
-        except CandidateProtocolError as error:
-            return _rejected(
-                Rejection(
-                    "forged-reply", f"the probe's process sent no valid reply: {error.reason}"
-                )
-            )
-        except CandidateError as error:
-            return _rejected(_unfinished(error), State.FAILED)
+    def _refused(self, fault: Rejection, state: State) -> ProbeResult:
+        return _rejected(fault, state)
 
     def _started(self) -> tuple[ForkServer, Limits]:
         from galoop.isolation import ForkServer, Limits
@@ -255,36 +212,14 @@ class ProbeBuilder:
         return self._server, self._limits
 
 
-def _unfinished(error: CandidateError) -> Rejection:
-    from galoop.isolation import CandidateTimeout
-
-    if isinstance(error, CandidateTimeout):
-        return Rejection(
-            "timeout",
-            f"the probe did not finish: {error.reason}: do less work for each example, and end "
-            "every loop",
-        )
-    return Rejection(
-        "crash",
-        f"the probe did not finish: {error.reason}: use less memory and plain Python alone",
-    )
-
-
 def _rejected(fault: Rejection, state: State = State.INVALID) -> ProbeResult:
-    return ProbeResult((), rejected=_clip(fault.reason), state=state, code=fault.code)
-
-
-def _clip(text: str) -> str:
-    """Text that is safe to show: some of it was written by the probe."""
-    clean = "".join(char if char.isprintable() or char == "\n" else " " for char in text)
-    clean = clean.encode("utf-8", "replace").decode("utf-8")
-    return clean if len(clean) <= _MOST_MESSAGE else clean[: _MOST_MESSAGE - 1] + "…"
+    return ProbeResult((), rejected=clip(fault.reason), state=state, code=fault.code)
 
 
 def _from_error(error: Mapping[str, Any]) -> ProbeResult:
     """Turn an error reply, which the probe may have forged, into a rejection."""
     kind = error.get("kind")
-    message = str(error.get("message", ""))[: 2 * _MOST_MESSAGE]
+    message = str(error.get("message", ""))[: 2 * MOST_MESSAGE]
     seed = error.get("seed")
     at = f" for seed {seed}" if isinstance(seed, int) else ""
     if kind == "memory":

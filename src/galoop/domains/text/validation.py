@@ -13,8 +13,8 @@ from typing import Any
 
 from galoop.domains.text.contract import OPTIONAL_KEYS, REQUIRED_KEYS, ProbeRules
 from galoop.domains.text.scoring import normalise, occurs
-from galoop.domains.text.static import Rejection
 from galoop.domains.text.tokens import TokenCounter
+from galoop.probing.static import Rejection
 from galoop.types import Example
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")

@@ -7,31 +7,13 @@ torch, to start fast.
 
 from __future__ import annotations
 
-import importlib
 import json
-import random
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
-from galoop.domains.text.contract import ALLOWED_MODULES
 from galoop.domains.text.tokens import TokenCounter
-
-PROBE_FILE = "probe.py"
-_MOST_FRAMES = 3
-
-
-class ReplyChannel(Protocol):
-    """The part of :class:`galoop.isolation.channel.Channel` that is used here."""
-
-    def __iter__(self) -> Any:
-        """Yield (request, file descriptors)."""
-
-    def reply(self, obj: Mapping[str, Any]) -> None:
-        """Send one JSON reply."""
+from galoop.probing.worker import ReplyChannel, import_allowed, results
 
 
 def warm(init: Mapping[str, Any]) -> TokenCounter:
@@ -41,9 +23,7 @@ def warm(init: Mapping[str, Any]) -> TokenCounter:
     """
     counter = TokenCounter(Path(init["tokenizer_dir"]))
     counter.count("warm up")
-    # Probes may import these: load them before the fork, not in every child.
-    for name in ALLOWED_MODULES:
-        importlib.import_module(name)
+    import_allowed()
     return counter
 
 
@@ -60,35 +40,14 @@ def serve(state: TokenCounter, init: Mapping[str, Any], channel: ReplyChannel) -
 
 def run(count_tokens: Callable[[str], int], request: Mapping[str, Any]) -> dict[str, Any]:
     """Build the examples of one request; see :func:`serve`."""
-    # A probe must not use the global generator. Every fork would inherit the same state of it and
-    # so look deterministic; a different salt for each fork brings the difference to light.
-    random.seed(f"salt {request['salt']}")
-    seed: int | None = None
-    try:
-        build = _load(request["source"])
-        results = []
-        for seed in request["seeds"]:
-            value = build(random.Random(seed), request["length"], _strict(count_tokens))
-            fault = _fault_of(value, 100_000 + 100 * request["length"])
-            if fault:
-                return _error("result", fault, seed)
-            results.append(value)
-    except MemoryError:
-        return _error("memory", "it used more memory than it may", seed)
-    except BaseException as error:  # noqa: BLE001 - SystemExit and the like are the probe's too
-        return _error("load" if seed is None else "build", describe(error), seed)
-    return {"results": results}
-
-
-def _load(source: str) -> Callable[..., Any]:
-    module = ModuleType("probe")
-    # dataclasses look their module up by name.
-    sys.modules["probe"] = module
-    exec(compile(source, PROBE_FILE, "exec"), module.__dict__)
-    build = module.__dict__["build"]
-    if not callable(build):
-        raise TypeError(f"build is a {type(build).__name__}, not a function")
-    return build
+    count, length = _strict(count_tokens), request["length"]
+    return results(
+        request,
+        "build",
+        lambda build, rng: build(rng, length, count),
+        lambda value: _fault_of(value, 100_000 + 100 * length),
+        fault_kind="result",
+    )
 
 
 def _strict(count_tokens: Callable[[str], int]) -> Callable[[str], int]:
@@ -109,21 +68,3 @@ def _fault_of(value: Any, most_bytes: int) -> str:
     if size > most_bytes:
         return f"build returned {size} bytes, far more than an example has"
     return ""
-
-
-def describe(error: BaseException) -> str:
-    """One line: the exception and the last lines of the probe that led to it."""
-    frames = [
-        f"line {frame.lineno} in {frame.name}"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == PROBE_FILE
-    ]
-    message = str(error).strip() or "no message"
-    where = " > ".join(frames[-_MOST_FRAMES:])
-    if isinstance(error, SyntaxError) and not frames:
-        where = f"line {error.lineno}"
-    return f"{type(error).__name__}: {message[:300]}" + (f" (probe.py, {where})" if where else "")
-
-
-def _error(kind: str, message: str, seed: int | None) -> dict[str, Any]:
-    return {"error": {"kind": kind, "message": message, "seed": seed}}

@@ -1,0 +1,1 @@
+"""Probe programs, whatever they build: static checks, the isolated side, and the calls between."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from galoop.domains.text.decoding.stopping import ended
+
 #: Least distance of the two best logits for a token that was decided together with a draft. One
 #: pass over many tokens rounds otherwise than a pass a token (up to 0.4 seen in bfloat16).
 MARGINS = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
@@ -64,7 +66,7 @@ def answer(
         for n, token in enumerate(decided):
             sure &= gaps[n] >= MARGINS.get(str(model.dtype).removeprefix("torch."), 0.5)
             tokens.append(token)
-            if _done(tokens, most, stop) or n == len(guess) or token != guess[n]:
+            if ended(tokens, most, stop) or n == len(guess) or token != guess[n]:
                 break
         if guess and not sure:
             cache, tokens = DynamicCache(), []
@@ -73,7 +75,7 @@ def answer(
             tokens.append(int(out.logits[0, -1].argmax()))
         else:
             cache.crop(len(prompt) + len(tokens) - 1)
-        while not _done(tokens, most, stop):
+        while not ended(tokens, most, stop):
             ids = torch.tensor([tokens[-1:]], device=model.device)
             out = model(input_ids=ids, past_key_values=cache)
             tokens.append(int(out.logits[0, -1].argmax()))
@@ -97,7 +99,3 @@ def mean_nll(model: Any, prompt: Sequence[int], gold: Sequence[int]) -> float:
         out = model(input_ids=ids, use_cache=False, logits_to_keep=len(gold))
         wanted = torch.tensor(list(gold), device=model.device)
         return float(torch.nn.functional.cross_entropy(out.logits[0].float(), wanted))
-
-
-def _done(tokens: Sequence[int], most: int, stop: frozenset[int]) -> bool:
-    return len(tokens) >= most or (len(tokens) > 1 and tokens[-1] in stop)

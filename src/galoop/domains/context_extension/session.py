@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from galoop.domains.context_extension.answers import answer, mean_nll
 from galoop.domains.context_extension.artifact_spec import DOMAIN
 from galoop.domains.context_extension.runner import Laid, PlanRunner
+from galoop.domains.text.decoding.stopping import stop_tokens
 from galoop.domains.text.likelihood import gold_ids
 from galoop.domains.text.model_session import ModelSession, Options, Prompts, System
 from galoop.domains.text.runner import Runner, Work
@@ -66,8 +67,7 @@ class Session(ModelSession):
 
     @cached_property
     def _stop(self) -> frozenset[int]:
-        stop = self.model.generation_config.eos_token_id
-        return frozenset(stop if isinstance(stop, list) else [stop])
+        return stop_tokens(self.model)
 
     @property
     def window(self) -> int:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from galoop.domains.text.decoding.stopping import ended, stop_tokens
 from galoop.methods.attention_function import attention_function
 from galoop.methods.selection import attend
 
@@ -55,8 +56,7 @@ class Decoder:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        stop = model.generation_config.eos_token_id
-        self._stop = set(stop if isinstance(stop, list) else [stop])
+        self._stop = stop_tokens(model)
 
     def answer(
         self,
@@ -98,14 +98,10 @@ class Decoder:
                 if agreeing and at < len(draft):
                     agreeing = tokens[at] == draft[at]
                     agrees += 1.0 if agreeing else 1.0 / _rank(logits, draft[at])
-                if self._done(tokens, max_new_tokens):
+                if ended(tokens, max_new_tokens, self._stop):
                     break
                 logits = self._pass(text, len(question_ids) + at, tokens[-1:], chooser)
         return Answered(tokens, agrees / len(draft) if draft else None)
-
-    def _done(self, tokens: Sequence[int], most: int) -> bool:
-        # As in the other text domains, a stop token in the first place does not end an answer.
-        return len(tokens) >= most or (len(tokens) > 1 and tokens[-1] in self._stop)
 
     def _pass(
         self, text: _Text, first: int, ids: Sequence[int], chooser: Chooser | None

@@ -16,7 +16,7 @@ Equal answers come before speed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from galoop.domains.text.decoding.capture import attention_modules
 from galoop.domains.text.decoding.packed import CompressedCache, GrowingCache, Piece, forward
 from galoop.domains.text.decoding.padded import PaddedRow, PaddedRows, padded_bytes
+from galoop.domains.text.decoding.stopping import ended, stop_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,8 +101,7 @@ class Decoder:
         self._margin = margin
         self._batch = batch
         self._grouping: Grouping | None = None
-        stop = model.generation_config.eos_token_id
-        self._stop = set(stop if isinstance(stop, list) else [stop])
+        self._stop = stop_tokens(model)
         self.stats = DecodeStats()
 
     def decode(self, rows: Sequence[Row]) -> None:
@@ -238,9 +238,7 @@ class Decoder:
             return alone.tokens
 
     def _done(self, row: Row) -> bool:
-        # kvpress ignores a stop token in the first place: its loop tests only later tokens.
-        stopped = len(row.tokens) > 1 and row.tokens[-1] in self._stop
-        return stopped or len(row.tokens) >= row.max_new_tokens
+        return ended(row.tokens, row.max_new_tokens, self._stop)
 
 
 def _room(rows: Sequence[Row]) -> int:
@@ -277,7 +275,7 @@ class _Growing:
         return piece
 
 
-def decode_one(model: Any, row: Row, stop: set[int]) -> list[int]:
+def decode_one(model: Any, row: Row, stop: Collection[int]) -> list[int]:
     """Decode one row as kvpress's pipeline does: the same calls, the same shapes.
 
     Source: ``KVPressTextGenerationPipeline.generate_answer`` of kvpress 0.5.5.
@@ -305,7 +303,7 @@ def decode_one(model: Any, row: Row, stop: set[int]) -> list[int]:
             module.masked_key_indices = None
 
 
-def _greedy(model: Any, row: Row, cache: Any, stop: set[int]) -> list[int]:
+def _greedy(model: Any, row: Row, cache: Any, stop: Collection[int]) -> list[int]:
     import torch
 
     start = row.cache.context_length

@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from galoop import plugins
 from galoop.errors import StoreError
 from galoop.store.run import RunStore
 from galoop.types import Candidate, Example
 
 SCHEMA = 1
+#: The domain of slices that were frozen before there were others.
+FIRST_DOMAIN = "kv-compression"
 PROBE, OPEN, SEALED, ABOUT = "probe.py", "examples.jsonl", "sealed.jsonl", "slice.json"
 
 
@@ -41,6 +44,27 @@ class Slice:
     open: tuple[Example, ...]
     sealed: tuple[Example, ...]
     about: dict[str, Any]
+
+    @property
+    def domain(self) -> str:
+        """The domain it was found in."""
+        return str(self.about.get("domain", FIRST_DOMAIN))
+
+    @property
+    def budget(self) -> dict[str, float]:
+        """The budget that it was found under."""
+        return dict(self.about.get("budget", {}))
+
+    def budget_in(self, domain: str) -> dict[str, float]:
+        """Its own budget; in another domain that domain's default.
+
+        Raises
+        ------
+        UnknownNameError
+            No such domain.
+        """
+        own = self.budget if domain == self.domain else {}
+        return {**plugins.load("domains", domain)().budget_keys, **own}
 
 
 def freeze(store: RunStore, folder: str, frozen: Slice) -> None:

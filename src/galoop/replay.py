@@ -14,9 +14,6 @@ from galoop.report.model import Cell, PrintedExample, ReplayResult, ReplayRow
 from galoop.report.progress import EvaluationsDone, Message, Progress, StageStarted
 from galoop.types import Example, Outcome, State
 
-#: The domain of slices that were frozen before there were others.
-FIRST_DOMAIN = "kv-compression"
-
 
 def replay(
     slice_dir: Path,
@@ -58,9 +55,8 @@ def replay(
     """
     frozen = read_slice(slice_dir)
     examples = frozen.open[:limit]
-    own = frozen.about.get("domain", FIRST_DOMAIN)
-    kind = load("domains", domain or own)()
-    asked = {**kind.budget_keys, **(frozen.about.get("budget", {}) if kind.name == own else {})}
+    kind = load("domains", domain or frozen.domain)()
+    asked = frozen.budget_in(kind.name)
     for key in set(budget or {}) - set(kind.budget_keys):
         takes = " and ".join(kind.budget_keys)
         raise UsageError(f"{key} is not a budget of the domain {kind.name}", f"it takes {takes}")

@@ -12,7 +12,6 @@ from galoop.across.cells import GapCell, Grid, cannot, gap_cell
 from galoop.across.slices import (
     Machine,
     Origin,
-    budget_of,
     experiment_of,
     one_line,
     opened,
@@ -212,7 +211,7 @@ def _column(
     systems: dict[str, Any] = {}
     try:
         with opened(experiment_of(origin, machine, domain=domain), say) as session:
-            budget = budget_of(origin, domain)
+            budget = origin.slice.budget_in(domain or origin.domain)
             for row in rows:
                 try:
                     systems[row.label] = session.named_artifact(row.name, budget)

@@ -19,9 +19,6 @@ from galoop.errors import GaloopError, UsageError
 from galoop.evaluation.admission import Criterion
 from galoop.types import Example, State
 
-#: Of slices that were frozen before their domain was written into them.
-_FIRST_DOMAIN = "kv-compression"
-
 
 @dataclass(frozen=True)
 class Machine:
@@ -57,12 +54,12 @@ class Origin:
     @property
     def domain(self) -> str:
         """The domain it was found in."""
-        return str(self.slice.about.get("domain", _FIRST_DOMAIN))
+        return self.slice.domain
 
     @property
     def budget(self) -> dict[str, float]:
         """The budget that it was found under."""
-        return dict(self.slice.about.get("budget", {}))
+        return self.slice.budget
 
     @property
     def criterion(self) -> Criterion:
@@ -176,13 +173,6 @@ def _checked(data: dict[str, Any]) -> ExperimentConfig:
             f"{'.'.join(map(str, e['loc']))} = {e['input']!r}: {e['msg']}" for e in error.errors()
         )
         raise UsageError(said) from None
-
-
-def budget_of(origin: Origin, domain: str | None = None) -> dict[str, float]:
-    """The slice's own budget; in another domain that domain's default."""
-    kind = plugins.load("domains", domain or origin.domain)()
-    own = origin.budget if kind.name == origin.domain else {}
-    return {**kind.budget_keys, **own}
 
 
 def _dtype(origin: Origin, machine: Machine) -> str:

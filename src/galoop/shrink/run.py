@@ -11,7 +11,6 @@ from typing import Any
 from galoop.across.slices import (
     Machine,
     Origin,
-    budget_of,
     check_length,
     experiment_of,
     opened,
@@ -62,7 +61,7 @@ def shrink(
     check_length(origin, machine, say)
     name = ask.artifact or origin.artifact
     with opened(experiment_of(origin, machine), say) as session:
-        system = session.named_artifact(name, budget_of(origin))
+        system = session.named_artifact(name, origin.slice.budget_in(origin.domain))
         facts = dict(session.describe())
         facts.pop("isolation", None)
         knobs = ask.knobs

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from fast_batches import encode_documents
 from fast_text import TextConfig, load_words, make_document
-from train_fast_model import wilson
+
+from galoop.evaluation.statistics import proportion_interval
 
 METHODS = ("unextended", "interpolation", "ntk", "yarn", "dca", "self-extend")
 
@@ -85,9 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in METHODS if factor > 1 else ("unextended",):
             with method(name, model, length):
                 right = sum(correct(model, row) for row in rows)
-            low, high = wilson(right, args.n)
+            found = proportion_interval(right, args.n)
             lines.append(
-                f"| {length} | {name} | {args.n} | {right / args.n:.3f} | [{low:.3f}, {high:.3f}] |"
+                f"| {length} | {name} | {args.n} | {right / args.n:.3f} "
+                f"| [{found.low:.3f}, {found.high:.3f}] |"
             )
             print(lines[-1], flush=True)
     text = f"Exact answers to one of {args.records} records in fresh text.\n\n" + "\n".join(lines)

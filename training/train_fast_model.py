@@ -8,7 +8,6 @@ same command again: it goes on from the last checkpoint and ends with the same w
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import sys
@@ -23,6 +22,9 @@ import torch.nn.functional as F
 from fast_batches import PAD, Batch, copy_row, encode_documents, record_row, stack, text_batch
 from fast_model import build_model, save_tokenizer, train_tokenizer
 from fast_text import TextConfig, Words, load_words, make_document
+from sittings import load_checkpoint, save_checkpoint, write_card
+
+from galoop.evaluation.statistics import proportion_interval
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -174,9 +176,8 @@ class Trainer:
         return f"{right / 24:.3f}"
 
     def save(self, work: Path) -> None:
-        """Write the checkpoint and rename it into place: a kill never leaves half of one."""
-        temporary = work / "checkpoint.tmp"
-        torch.save(
+        """Write the checkpoint."""
+        save_checkpoint(
             {
                 "model": self.model.state_dict(),
                 "optimizers": [o.state_dict() for o in self.optimizers],
@@ -185,21 +186,16 @@ class Trainer:
                 "seconds": self.seconds,
                 "arguments": identity(self.args),
             },
-            temporary,
+            work,
         )
-        temporary.replace(work / "checkpoint.pt")
 
     def restore(self, work: Path) -> bool:
         """Go on from a checkpoint of the same arguments; False where there is none."""
-        path = work / "checkpoint.pt"
-        if not path.exists():
-            return False
-        data = torch.load(path, weights_only=True)
         # Another number of threads rounds differently: that may change within a run, with other
         # weights at its end.
-        before, now = ({**a, "threads": 0} for a in (data["arguments"], identity(self.args)))
-        if before != now:
-            raise SystemExit(f"{path} comes from other arguments; give another --work")
+        data = load_checkpoint(identity(self.args), work, free=("threads",))
+        if data is None:
+            return False
         self.model.load_state_dict(data["model"])
         for optimizer, saved in zip(self.optimizers, data["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -266,14 +262,6 @@ def evaluate(
     return correct
 
 
-def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval for a proportion."""
-    p, d = successes / n, 1 + z * z / n
-    centre = (p + z * z / (2 * n)) / d
-    half = z / d * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
 def evaluations(window: int) -> dict[str, tuple[TextConfig, int]]:
     """Name -> documents and context length of each evaluation."""
     records = (6, 10)
@@ -300,16 +288,15 @@ def report(trainer: Trainer, n: int, seed: int) -> list[dict[str, Any]]:
         correct = evaluate(
             trainer.model, trainer.tokenizer, trainer.words, config, length=length, n=n, seed=seed
         )
-        low, high = wilson(correct, n)
+        found = proportion_interval(correct, n)
         rows.append({"what": name, "context": length, "correct": correct, "n": n,
-                     "accuracy": correct / n, "low": low, "high": high})  # fmt: skip
-        print(f"{name}: {correct}/{n} [{low:.3f}, {high:.3f}]", flush=True)
+                     "accuracy": correct / n, "low": found.low, "high": found.high})  # fmt: skip
+        print(f"{name}: {correct}/{n} [{found.low:.3f}, {found.high:.3f}]", flush=True)
     return rows
 
 
-def write_card(trainer: Trainer, figures: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Fill the card's template and write the log beside the weights."""
-    template = Path(__file__).with_name("MODEL_CARD.template.md").read_text(encoding="utf-8")
+def tell(trainer: Trainer, figures: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write the card and the log beside the weights."""
     table = "\n".join(
         f"| {r['what']} | {r['context']} | {r['n']} | {r['accuracy']:.3f} "
         f"| [{r['low']:.3f}, {r['high']:.3f}] |"
@@ -331,13 +318,7 @@ def write_card(trainer: Trainer, figures: Sequence[dict[str, Any]], folder: Path
         "ARGUMENTS": json.dumps(identity(trainer.args), sort_keys=True),
         **{name.upper(): str(value) for name, value in identity(trainer.args).items()},
     }
-    for name, value in facts.items():
-        template = template.replace("{{" + name + "}}", value)
-    (folder / "MODEL_CARD.md").write_text(template, encoding="utf-8")
-    with (folder / "training_log.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(trainer.log[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(trainer.log)
+    write_card("MODEL_CARD.template.md", facts, trainer.log, folder)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -379,7 +360,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     trainer.model.save_pretrained(args.out)
     save_tokenizer(tokenizer, args.out, args.window)
-    write_card(trainer, figures, args.out)
+    tell(trainer, figures, args.out)
     return 0
 
 

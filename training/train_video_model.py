@@ -9,7 +9,6 @@ goes on from the last checkpoint. ``--seconds`` ends a sitting early and leaves 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sittings import load_checkpoint, save_checkpoint, write_card
 
 from galoop.domains.sparse_video.check import check
 from galoop.domains.sparse_video.clips import render
@@ -192,10 +192,8 @@ class Trainer:
         (self.args.work / f"look-{self.step:06d}.png").write_bytes(picture)
 
     def save(self) -> None:
-        """Write the checkpoint and rename it into place: a kill never leaves half of one."""
-        self.args.work.mkdir(parents=True, exist_ok=True)
-        temporary = self.args.work / "checkpoint.tmp"
-        torch.save(
+        """Write the checkpoint."""
+        save_checkpoint(
             {
                 "model": {k: v.state_dict() for k, v in self.model.modules().items()},
                 "average": {k: v.state_dict() for k, v in self.average.modules().items()},
@@ -206,18 +204,14 @@ class Trainer:
                 "recent": self.recent,
                 "arguments": identity(self.args),
             },
-            temporary,
+            self.args.work,
         )
-        temporary.replace(self.args.work / "checkpoint.pt")
 
     def restore(self) -> bool:
         """Go on from a checkpoint of the same arguments; False where there is none."""
-        path = self.args.work / "checkpoint.pt"
-        if not path.exists():
+        data = load_checkpoint(identity(self.args), self.args.work, device=self.args.device)
+        if data is None:
             return False
-        data = torch.load(path, weights_only=True, map_location=self.args.device)
-        if data["arguments"] != identity(self.args):
-            raise SystemExit(f"{path} comes from other arguments; give another --work")
         for model, saved in ((self.model, data["model"]), (self.average, data["average"])):
             for name, part in model.modules().items():
                 part.load_state_dict(saved[name])
@@ -259,9 +253,8 @@ def figures(model: VideoModel, n: int, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def write_card(trainer: Trainer, rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Fill the card's template and write the log beside the weights."""
-    template = Path(__file__).with_name("VIDEO_CARD.template.md").read_text(encoding="utf-8")
+def tell(trainer: Trainer, rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write the card and the log beside the weights."""
     table = "\n".join(
         f"| {r['prompts']} | {r['facet']} | {r['n']} | {r['right'] / r['n']:.3f} "
         f"| [{r['low']:.3f}, {r['high']:.3f}] |"
@@ -278,13 +271,7 @@ def write_card(trainer: Trainer, rows: Sequence[dict[str, Any]], folder: Path) -
         "DEVICE": trainer.args.device,
         "TORCH": torch.__version__.split("+")[0],
     }
-    for name, value in facts.items():
-        template = template.replace("{{" + name + "}}", value)
-    (folder / "MODEL_CARD.md").write_text(template, encoding="utf-8")
-    with (folder / "training_log.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(trainer.log[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(trainer.log)
+    write_card("VIDEO_CARD.template.md", facts, trainer.log, folder)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -330,7 +317,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = weights.stat().st_size
     if size > MOST_BYTES:
         raise SystemExit(f"{weights} has {size:,} bytes, more than {MOST_BYTES:,}")
-    write_card(trainer, figures(trainer.average, args.n, args.seed), args.out)
+    tell(trainer, figures(trainer.average, args.n, args.seed), args.out)
     return 0
 
 

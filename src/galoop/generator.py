@@ -202,12 +202,13 @@ class Generator:
     def _primary(self, candidate: Candidate) -> Feedback:
         """Accuracy on the primary set of every slice, the newest slice first."""
         system = self._session.artifact(candidate, "candidate")
+        is_parent = candidate.key == self._parent.candidate.key
         look = [e for s in reversed(self._slices) for e in s.primary[:_FIRST_LOOK]]
         (seen,) = self._evaluator.evaluate([system], look, stage=self._stage, meter=self._meter)
         if seen.state is not State.SCORED:
             return self._floor(seen)
         graded = sum(seen.graded) / len(seen.graded)
-        if candidate.key == self._parent.candidate.key:
+        if is_parent:
             self._parent_look = graded
         elif graded < max(self._parent_look, self._best_score - _BEHIND):
             return self._feedback(look, seen, partial=True)
@@ -218,7 +219,6 @@ class Generator:
         if scores.state is not State.SCORED:
             return self._floor(scores)
         accuracy = _mean(self._by_slice(examples, scores.means))
-        is_parent = candidate.key == self._parent.candidate.key
         if not self._looks or not (is_parent or accuracy >= self._promising):
             return self._feedback(examples, scores, partial=False)
         # A finer look is for what could lead the search, or go to a trial at once.

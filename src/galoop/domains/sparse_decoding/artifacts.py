@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from galoop.domains.sparse_decoding.artifact_spec import MANIFEST, RULES
 from galoop.domains.text.artifact_spec import checked_budget
@@ -108,8 +109,13 @@ def is_packaged(artifact: Candidate) -> bool:
     """Whether a candidate's code is, to the letter, that of a named artifact."""
     if set(artifact.files) != {MANIFEST, SOURCE}:
         return False
-    known = {_IDENTITY_SOURCE, *(_source(packaged) for packaged in _PACKAGED.values())}
-    return artifact.files[SOURCE] in known
+    return artifact.files[SOURCE] in _known_sources()
+
+
+@cache
+def _known_sources() -> frozenset[str]:
+    """Read once: every evaluation of a selector asks."""
+    return frozenset({_IDENTITY_SOURCE, *map(_source, _PACKAGED.values())})
 
 
 def _source(packaged: _Packaged) -> str:

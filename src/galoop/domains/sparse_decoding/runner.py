@@ -154,7 +154,6 @@ class Choices:
         self._density = limits["density"]
         self._left = self._most = seconds
         self._counts = Density()
-        self._chosen = 0
         layers, kv_heads = work.prefill.keys.shape[:2]
         self._kv_heads = kv_heads
         self._layers = layers
